@@ -162,7 +162,7 @@ struct measure {
     size_t done, all; /* the number of runs, of both measurements together */
 };
 
-static int measure(struct measure *m, json_t *spread)
+static int measure(struct measure *m, json_t *spread, struct bias_noise **noise)
 {
     struct diff_side exact = {0}, other = {0};
     int code = diff_dump(&m->reference, m->ids, m->count, 0, m->scores, &exact);
@@ -172,6 +172,8 @@ static int measure(struct measure *m, json_t *spread)
         if (code == EXIT_DONE) {
             diff_compare(&r, &other, &exact, NULL);
             widen(spread, &r);
+            if (noise)
+                bias_learn(noise, &r, run);
             comparison_close(&r);
         }
         diff_close(&other);
@@ -206,11 +208,11 @@ int bounds_measure(struct cli *c, struct bounds *b, int runs, const int32_t *ids
     b->spread = json_object();
     if (both) {
         b->turned = json_object();
-        code = measure(&m, b->turned);
+        code = measure(&m, b->turned, NULL);
     }
     m.reference.x_as_is = both || b->arithmetic != DIFF_F32;
     if (code == EXIT_DONE)
-        code = measure(&m, b->spread);
+        code = measure(&m, b->spread, &b->noise);
     b->runs = runs;
     return code;
 }
@@ -219,4 +221,5 @@ void bounds_close(struct bounds *b)
 {
     json_decref(b->spread);
     json_decref(b->turned);
+    bias_forget(b->noise);
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const verdict_name[] = {"not compared", "identical", "after a tie-flip", "rounding", "tie-flip", "structural"};
+const char *const verdict_name[] = {"not compared", "identical", "after a tie-flip", "rounding", "tie-flip", "biased", "structural"};
 
 /* a choice that the sides made differently within the bound; or the first row with different tokens (layer is then -1) */
 struct flip {
@@ -202,6 +202,7 @@ static void row_of_numbers(struct diff_work *w, struct tap *t, struct sums *sums
         }
     }
     t->numbers += n;
+    bias_add(&t->bias, row->sequence, row->index, w->x, w->y, n);
     t->relative = fmax(t->relative, most > 0 ? most / largest : 0);
     for (size_t i = 0; i < n && w->bounds; i++)
         if (fabs(w->x[i] - w->y[i]) > t->bound * largest && isfinite(w->x[i]) && isfinite(w->y[i])) {
@@ -302,14 +303,14 @@ static int holds(const double *set, size_t k, double e)
     return 0;
 }
 
-/* Experts outside of the chosen groups could not be chosen: sets their values to -infinity. */
-static void mask_groups(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row, double *c,
-                        size_t E)
+/* Sets the values of experts outside of the chosen groups to -infinity. A dump may lack group scores; the other side has as many. */
+static void mask_groups(const struct diff_work *w, const struct diff_side *side, const struct diff_series *s, const struct diff_row *row,
+                        double *c, size_t E)
 {
     char name[NAMING_ROOM];
     size_t stem = (size_t)(strrchr(s->name, '.') - s->name), hint = 0, n = 0;
     snprintf(name, sizeof name, "%.*s.group_scores", (int)stem, s->name);
-    const struct diff_series *scores = diff_find(side, name, s->depth);
+    const struct diff_series *of_a = diff_find(w->a, name, s->depth), *scores = of_a ? of_a : diff_find(w->b, name, s->depth);
     snprintf(name, sizeof name, "%.*s.groups", (int)stem, s->name);
     const struct diff_series *groups = strcmp(s->name + stem, ".groups") ? diff_find(side, name, s->depth) : NULL;
     const struct diff_row *r = groups && scores ? partner(groups, row, &hint) : NULL;
@@ -345,7 +346,7 @@ static int margin_of(struct diff_work *w, const struct diff_side *side, const st
     for (size_t i = 0; i < k; i++)
         if (here[i] < 0 || here[i] >= (double)by->width)
             *gap = INFINITY;
-    mask_groups(side, s, row, c, by->width);
+    mask_groups(w, side, s, row, c, by->width);
     for (size_t e = 0; e < by->width; e++)
         if (holds(here, k, (double)e))
             least = fmin(least, c[e]);
@@ -360,10 +361,10 @@ static int margin_of(struct diff_work *w, const struct diff_side *side, const st
 /* Returns the first number that the sorted `set` contains twice, or -1. */
 static double repeated(const double *set, size_t k)
 {
-    for (size_t i = 1; i < k; i++)
-        if (set[i] == set[i - 1])
-            return set[i];
-    return -1;
+    size_t i = 1;
+    while (i < k && set[i] != set[i - 1])
+        i++;
+    return i < k ? set[i] : -1;
 }
 
 static void row_of_choices(struct diff_work *w, struct tap *t, const struct diff_row *row, const struct diff_row *other, size_t k)
@@ -593,6 +594,7 @@ void diff_compare(struct comparison *r, const struct diff_side *a, const struct 
 
 void comparison_close(struct comparison *r)
 {
+    bias_close(r->taps, r->count);
     free(r->taps);
     *r = (struct comparison){0};
 }

@@ -262,6 +262,10 @@ static int compare(struct sides *s)
     int code = EXIT_DONE;
     if (!s->c->local) {
         diff_compare(&r, &s->side[0], &s->side[1], &s->bounds);
+        bias_judge(&r, &s->bounds);
+        if (r.structural)
+            diff_explain(r.structural, &s->side[0], &s->side[1], s->is_model[1] ? s->path[1] : s->is_model[0] ? s->path[0]
+                         : s->c->model_of_bound, r.where, r.looks_like);
         diff_settle_ties(&r, diff_ties(s->c));
         code = check_common(s, &r);
     }
@@ -359,8 +363,8 @@ static const struct note notes[] = {
                  "token ids."},
     {"--names", "If a dump has no manifest: its tensors have the names of this system: hf, llama.cpp, megatron, sglang or vllm."},
     {"--reference", "Run MODEL with the double-precision reference instead of the engine."},
-    {"--json", "Print an object with the keys verdict, first, first_structural, taps, local_a, local_b (operators alone), only_in_a, "
-               "only_in_b, notes and others."},
+    {"--json", "Print an object with the keys verdict, first, first_structural, first_biased, taps, local_a, local_b (operators alone), "
+               "only_in_a, only_in_b, notes and others."},
     {NULL, NULL}};
 
 const struct command command_diff = {
@@ -375,16 +379,20 @@ const struct command command_diff = {
     "distance. It also shows the relative distance, the bound for the relative distance, the NMSE (normalised mean square error)\n"
     "and the cosine. The relative distance is the largest distance in a row of the tensor, divided by the largest number of this\n"
     "row. If A and B have different dtypes, the numbers are first rounded to the less precise dtype.\n"
-    "Each value gets one of five verdicts.\n"
+    "Each value gets one of six verdicts.\n"
     "  `identical`            All bits are equal.\n"
     "  `rounding`             In every row, the relative distance is at most the bound.\n"
     "  `tie-flip`             Another expert or another best token was chosen, and rounding can explain it.\n"
     "  `after a tie-flip`     All rows that differ were computed from the results of a tie-flip. These rows are not judged.\n"
+    "  `biased`               Every row is within the bound, but the rows of A are together too large or too small for rounding.\n"
     "  `structural`           Any other difference.\n"
     "\n"
     "If a model is given, each operator is also judged alone: the reference computes it from the dump's own inputs, in double\n"
     "precision. Wrong operators are listed in the order of computation. If the dump lacks an input, it is computed from earlier\n"
     "values. With --local, only this is done.\n"
+    "For the first structural difference, diff says which rows, heads, columns or experts differ, and tries common mistakes: a factor,\n"
+    "shifted rows or positions, halves for pairs, heads or experts in another order, a transposed matrix, another expert, a missing\n"
+    "shard.\n"
     "The exit code is 0 if all values are identical or differ by rounding and no operator is wrong, and 3 otherwise.\n"
     "\n"
     "If A and B end in .jsonl or .json, they are files of log-probabilities, which `score`, SGLang, vLLM or another program has\n"

@@ -9,12 +9,13 @@
  * If two numbers have different dtypes, both are first rounded to the less precise dtype. All reported distances are between these
  * rounded numbers.
  *
- * There are five verdicts on a tap, that is, on all rows of one name (compare.c).
+ * There are six verdicts on a tap, that is, on all rows of one name (compare.c).
  *   `identical`    All numbers have the same bits.
  *   `rounding`     Every row is within the bound (bound.c).
  *   `tie-flip`     The two sides made different choices (of experts, or of the best token), and the margin of the choice is at
  *                  most twice the bound. Rounding can explain this: each of two values moves by at most the bound. So their order
  *                  can change only if the difference between them was at most twice the bound.
+ *   `biased`       Every row is within the bound, but the rows of A are together too large or too small: bias.h.
  *   `structural`   Any other difference: a row beyond its bound, another shape, another token, or a number that is finite on one
  *                  side only.
  *   `after a tie-flip`   All rows that differ depend on a tie-flip. Rows of two kinds depend on a tie-flip in a row. The first kind
@@ -26,6 +27,8 @@
 
 #include "tools/cli/cli.h"
 #include "tools/cli/naming.h"
+#include "tools/diff/bias.h"
+#include "tools/diff/explain.h"
 
 enum diff_dtype { DIFF_BF16, DIFF_F16, DIFF_F32, DIFF_F64, DIFF_INTEGERS }; /* the least precise first */
 
@@ -125,6 +128,7 @@ struct bounds {
      * nearly halfway between two quantised values may become either of them */
     json_t *turned;
     int layers;             /* how many layers the target has */
+    struct bias_noise *noise; /* the slopes of the perturbed runs */
 };
 /* Measures the bounds with `runs` perturbed runs of the reference of c->model on these tokens. Reports errors. */
 int bounds_measure(struct cli *c, struct bounds *b, int runs, const int32_t *ids, size_t count, int scores);
@@ -139,7 +143,7 @@ double diff_unit(enum diff_dtype dtype); /* the unit roundoff; 0 for integers */
 /* Rounds x to the nearest number of the dtype, ties to even. */
 double diff_round(enum diff_dtype dtype, double x);
 
-enum diff_verdict { NOT_COMPARED, IDENTICAL, AFTER_TIE_FLIP, ROUNDING, TIE_FLIP, STRUCTURAL };
+enum diff_verdict { NOT_COMPARED, IDENTICAL, AFTER_TIE_FLIP, ROUNDING, TIE_FLIP, BIASED, STRUCTURAL };
 extern const char *const verdict_name[];
 
 struct diff_place { /* the place of a difference, and the two numbers there */
@@ -155,13 +159,14 @@ struct tap { /* the result for one name */
     const struct diff_series *a, *b;
     enum diff_verdict verdict;
     enum diff_dtype dtype;      /* the less precise of the two dtypes */
-    char why[256];              /* why the verdict is structural or tie-flip */
+    char why[256];              /* why the verdict is structural, biased or tie-flip */
     size_t rows, after;         /* rows: how many were compared; after: how many depend on a tie-flip and were not compared */
     size_t only_a, only_b;      /* how many rows exist only in A; only in B */
     size_t numbers, equal;      /* how many numbers were compared; how many of them have equal bits */
     uint64_t ulps[ULP_BUCKETS], most_ulps; /* a histogram of the distances in ULPs; the largest distance */
     double typical;             /* distances of a row are divided by this, if the row's largest number is smaller; or 0 */
     double max_abs, relative, bound, nmse, cosine;
+    struct bias bias;           /* of all rows that were compared */
     int differs, breaks;        /* whether `first` is set; whether `worst` is set */
     /* first: the first number that differs. worst: the first number that rounding cannot explain. It is beyond the
      * bound, or finite on one side only, or another integer, choice or token */
@@ -178,7 +183,9 @@ struct comparison {
     struct tap *taps;           /* one for each name that both sides have, in the order of computation */
     size_t count;
     enum diff_verdict verdict;  /* the worst verdict of all taps */
-    const struct tap *first, *structural; /* the first tap that differs; the first structural one */
+    const struct tap *first, *structural, *biased; /* the first tap that differs; the first structural one; the first biased one */
+    /* of the first structural tap: the rows and columns that differ, and a mistake that would explain it; or empty (explain.h) */
+    char where[EXPLAIN_ROOM], looks_like[EXPLAIN_ROOM];
     int32_t other_token;        /* the first index where the two sides read different tokens, or -1 */
 };
 
@@ -190,6 +197,9 @@ const char *diff_ties(const struct cli *c);
 /* Applies --ties. fail: nothing changes. report: if the worst verdict is tie-flip, the verdict of the comparison is rounding. ok:
  * the verdicts of taps change too. */
 void diff_settle_ties(struct comparison *r, const char *ties);
+/* Says where a tap differs and what mistake explains it, by explain.h. model: the checkpoint, for the matrices; or NULL. */
+void diff_explain(const struct tap *t, const struct diff_side *a, const struct diff_side *b, const char *model,
+                  char where[EXPLAIN_ROOM], char why[EXPLAIN_ROOM]);
 
 /* --- print.c --- */
 struct local;

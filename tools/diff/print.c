@@ -64,6 +64,13 @@ static json_t *tap_json(const struct tap *t)
                              "cosine", numbers ? real_or_null(t->cosine) : json_null(), "first", place_json(t, &t->first, t->differs));
     json_object_update(j, more);
     json_decref(more);
+    if (t->bias.judged) {
+        json_object_set_new(j, "slope", json_real(1 + t->bias.slope));
+        json_object_set_new(j, "norm_ratio", json_real(1 + t->bias.norm));
+        json_object_set_new(j, "slope_sigma", json_real(t->bias.sigma));
+        json_object_set_new(j, "sigmas", json_real(t->bias.sigmas));
+        json_object_set_new(j, "row_sigmas", json_real(t->bias.row_sigmas));
+    }
     json_object_set_new(j, "out_of_bounds", place_json(t, &t->worst, t->breaks));
     if (t->is_logits && t->rows) {
         json_object_set_new(j, "kl_mean", real_or_null(t->kl_mean));
@@ -96,6 +103,8 @@ static json_t *notes(const struct diff_told *t)
     return all;
 }
 
+static json_t *text_or_null(const char *text) { return *text ? json_string(text) : json_null(); }
+
 json_t *diff_json(const struct diff_told *t)
 {
     const struct comparison *r = t->r;
@@ -103,14 +112,16 @@ json_t *diff_json(const struct diff_told *t)
     for (size_t i = 0; i < r->count; i++)
         json_array_append_new(taps, tap_json(&r->taps[i]));
     return json_pack(
-        "{s:s,s:o,s:{s:s,s:s},s:{s:s,s:s},s:o,s:{s:s,s:i},s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "verdict", verdict_name[t->verdict],
+        "{s:s,s:o,s:{s:s,s:s},s:{s:s,s:s},s:o,s:{s:s,s:i},s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "verdict", verdict_name[t->verdict],
         "verdict_of_values", t->chain ? json_string(verdict_name[r->verdict]) : json_null(), "a", "path", t->a->path, "kind", t->a->kind, "b", "path", t->b->path, "kind", t->b->kind, "tokens",
         t->tokens ? json_integer((json_int_t)t->tokens) : json_null(), "bound", "kind", t->bounds->runs ? "measured" : "a priori",
         "runs", t->bounds->runs, "first", r->first ? place_json(r->first, &r->first->first, r->first->differs) : json_null(),
         "first_structural",
-        r->structural ? json_pack("{s:s,s:s,s:o}", "tap", r->structural->a->name, "why", r->structural->why, "at",
-                                  place_json(r->structural, &r->structural->worst, r->structural->breaks))
+        r->structural ? json_pack("{s:s,s:s,s:o,s:o,s:o}", "tap", r->structural->a->name, "why", r->structural->why, "at",
+                                  place_json(r->structural, &r->structural->worst, r->structural->breaks), "where",
+                                  text_or_null(r->where), "looks_like", text_or_null(r->looks_like))
                       : json_null(),
+        "first_biased", r->biased ? json_pack("{s:s,s:s}", "tap", r->biased->a->name, "why", r->biased->why) : json_null(),
         "taps", taps, "only_in_a", lacking(t->a, t->b), "only_in_b", lacking(t->b, t->a), "notes", notes(t), "local_a",
         t->local[0] ? local_json(t->a, t->local[0]) : json_null(), "local_b", t->local[1] ? local_json(t->b, t->local[1]) : json_null());
 }
@@ -215,6 +226,12 @@ static void print_verdict(const struct diff_told *t, const size_t counts[STRUCTU
     printf("\n");
     if (r->structural && r->structural->breaks)
         print_place("  there", r->structural, &r->structural->worst);
+    if (*r->where)
+        printf("  differs in %s\n", r->where);
+    if (*r->looks_like)
+        printf("  looks like this mistake: %s\n", r->looks_like);
+    if (r->biased)
+        printf("first biased: %s: %s\n", r->biased->a->name, r->biased->why);
     for (size_t i = 0; i < json_array_size(missing); i++)
         printf("required, and not compared: %s\n", json_string_value(json_array_get(missing, i)));
     for (size_t i = 0; i < r->count; i++)
