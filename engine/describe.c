@@ -170,7 +170,8 @@ int vb_model_describe(const vb_model *m, char **json, vb_error *err)
                           c->num_nextn_predict_layers, "mtp", mtp_of(m));
     json_t *cache = json_object();
     for (int type = 0; type < CACHE_TYPES; type++)
-        json_object_set_new(cache, cache_type_name((enum cache_type)type), json_integer((json_int_t)model_cache_bytes(c, (enum cache_type)type)));
+        if (cache_type_fits(c, (enum cache_type)type))
+            json_object_set_new(cache, cache_type_name((enum cache_type)type), json_integer((json_int_t)model_cache_bytes(c, (enum cache_type)type)));
     json_t *rest = json_pack("{s:o,s:o,s:o,s:I,s:I,s:I,s:s,s:I,s:I,s:I,s:f,s:o}", "tensors", tensors_of(m->checkpoint), "types",
                              types_of(m->checkpoint), "parts", parts_of(m), "mapped_bytes", mapped_bytes(m->checkpoint),
                              "widened_bytes", (json_int_t)m->widened_bytes, "joined_bytes",

@@ -85,7 +85,8 @@ typedef struct vb_model_options {
      * that a GGUF file stores quantised are used as stored. */
     const char *precision;
     /* The type of the numbers in the KV caches. NULL or "f32": caches are not rounded. "bf16": each number is rounded to
-     * BF16 when it is stored, so that caches take half as much memory. Caches of EAGLE heads are f32 always. */
+     * BF16 when it is stored, so that caches take half as much memory. "q8": latents are quantised in groups of 32, so that
+     * caches take 0.31 as much; kv_lora_rank must be a multiple of 32. Caches of EAGLE heads are f32 always. */
     const char *cache_type;
     /* A list such as "as=vllm-2025,concat=hidden-embedding" that selects the points on which the model follows another
      * implementation. NULL selects the defaults. `verbatim conventions` prints all conventions. Conventions of drafting

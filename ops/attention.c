@@ -13,6 +13,7 @@
 #define GROUP 48                      /* (query, head) pairs that share one reading of the cache */
 
 static size_t packed_latent(const struct attention *a) { return packed_length(a->latent); }
+static size_t groups_of(const struct attention *a) { return a->latent / QUANTISED_GROUP; }
 
 /* Returns how many numbers the o_b of one query have. */
 static size_t values_of(const struct attention *a, size_t context) { return a->heads * blocks_of(context) * packed_latent(a); }
@@ -41,7 +42,9 @@ struct attention_pass {
     size_t group_count, blocks;
     size_t whole, tasks; /* tasks of the cache: `whole` (group, block) tasks, then halves of such tasks */
     float *query, *query_packed;  /* [S, H, c+r] = [q_abs | q_rope] */
+    struct quantised_group *query_groups; /* [S, H, c / 32]: q_abs quantised, with cache type q8 */
     float *score;                 /* [threads, GROUP, SCORE_STRIDE]: s of one block, then p */
+    float *rope_score;            /* the same, for the dot over the rope part, with cache type q8 */
     float *m, *l;                 /* [S*H, blocks]. m: m_b, later e_b; l: l_b */
     float *values;                /* [S*H, blocks, packed(c)] = o_b, in the order of the cache rows */
     float *latent;                /* [S*H, packed(c)] = o, in packed order */
@@ -57,7 +60,9 @@ size_t op_attention_scratch(const struct attention *a, size_t S, size_t context,
     size_t width = a->latent + a->rope, row = packed_length(width), blocks = blocks_of(context);
     size_t queries = queries_at_once(a, S, context), pairs = queries * a->heads;
     struct kv_layout rows = attention_rows(a);
-    return op_scratch_bytes(pairs * width) + op_scratch_bytes(pairs * row) +
+    size_t of_q8 = a->cache != KV_Q8 ? 0 : op_scratch_bytes((size_t)threads * GROUP * SCORE_STRIDE) +
+                                           op_scratch_bytes(pairs * groups_of(a) * sizeof(struct quantised_group) / sizeof(float));
+    return of_q8 + op_scratch_bytes(pairs * width) + op_scratch_bytes(pairs * row) +
            op_scratch_bytes((size_t)threads * GROUP * SCORE_STRIDE) + 2 * op_scratch_bytes(pairs * blocks) +
            op_scratch_bytes(queries * values_of(a, context)) + op_scratch_bytes(pairs * packed_latent(a)) +
            op_packed_scratch(pairs, a->latent) + op_packed_scratch(pairs, a->nope) +
@@ -227,11 +232,31 @@ static void absorb_head(void *arg, size_t h, int thread)
     absorb(p, h, thread, query, ldy);
     for (size_t s = 0; s < p->S; s++) {
         memcpy(query + s * ldy + a->latent, q_rope + s * ldq, a->rope * sizeof *q_rope);
-        p->cx->k->pack(p->query_packed + (s * a->heads + h) * p->row, query + s * ldy, width);
+        size_t pair = s * a->heads + h;
+        p->cx->k->pack(p->query_packed + pair * p->row, query + s * ldy, width);
+        if (a->cache == KV_Q8)
+            p->cx->k->quantise(p->query_groups + pair * groups_of(a), p->query_packed + pair * p->row, a->latent);
     }
 }
 
 /* ---- scores and values, block by block ---- */
+
+/* Computes the dots of a group for one block with cache type q8: by rule 2 over the latents, plus by rule 1 over the rope
+ * parts. */
+static void dots_of_groups(const struct attention_pass *p, int thread, const struct attention_group *g, const struct weight_view *rows,
+                           float *score)
+{
+    size_t first = first_pair(p, g), pairs = g->queries * g->heads;
+    struct weight_view rope = kv_rope_view(&p->layout, rows->data, rows->rows);
+    float *rope_score = p->rope_score + (size_t)thread * GROUP * SCORE_STRIDE;
+    void *scratch = op_kernel_scratch(p->cx, thread);
+    p->cx->k->matmul_quantised(score, SCORE_STRIDE, rows, 0, rows->rows, p->query_groups + first * groups_of(p->a), groups_of(p->a), pairs,
+                               scratch);
+    p->cx->k->matmul[WEIGHT_BF16](rope_score, SCORE_STRIDE, &rope, 0, rows->rows, p->query_packed + first * p->row + p->a->latent, p->row, pairs,
+                                  scratch);
+    for (size_t i = 0; i < pairs; i++)
+        p->cx->k->axpy(score + i * SCORE_STRIDE, 1.0f, rope_score + i * SCORE_STRIDE, rows->rows);
+}
 
 /* Computes s of a group for one block, for every token to which at least one query of the group attends. Scores of
  * tokens to which a query does not attend are never read. */
@@ -239,8 +264,11 @@ static void scores_of_block(const struct attention_pass *p, int thread, const st
                             float *score)
 {
     size_t pairs = g->queries * g->heads;
-    p->cx->k->matmul[rows->type](score, SCORE_STRIDE, rows, 0, rows->rows, p->query_packed + first_pair(p, g) * p->row, p->row, pairs,
-                                 op_kernel_scratch(p->cx, thread));
+    if (p->a->cache == KV_Q8)
+        dots_of_groups(p, thread, g, rows, score);
+    else
+        p->cx->k->matmul[rows->type](score, SCORE_STRIDE, rows, 0, rows->rows, p->query_packed + first_pair(p, g) * p->row, p->row, pairs,
+                                     op_kernel_scratch(p->cx, thread));
     for (size_t i = 0; i < pairs; i++)
         p->cx->k->scale(score + i * SCORE_STRIDE, p->a->scale, rows->rows);
 }
@@ -256,8 +284,8 @@ static void values_of_block(const struct attention_pass *p, int thread, const st
         for (same = 1; q + same < g->queries && seen_of_block(&p->seen[g->s + q + same], block * ATTENTION_BLOCK) == rows->rows;)
             same++;
         if (rows->rows)
-            p->cx->k->fma_rows[rows->type](o_b, ld, rows, 0, c, score + q * g->heads * SCORE_STRIDE, SCORE_STRIDE, same * g->heads,
-                                           op_kernel_scratch(p->cx, thread));
+            (p->a->cache == KV_Q8 ? p->cx->k->fma_rows_cache_q8 : p->cx->k->fma_rows[rows->type])(
+                o_b, ld, rows, 0, c, score + q * g->heads * SCORE_STRIDE, SCORE_STRIDE, same * g->heads, op_kernel_scratch(p->cx, thread));
     }
 }
 
@@ -363,6 +391,10 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
     p.query = op_take(cx, pairs * width);
     p.query_packed = op_take(cx, pairs * p.row);
     p.score = op_take(cx, (size_t)cx->threads * GROUP * SCORE_STRIDE);
+    if (a->cache == KV_Q8) {
+        p.rope_score = op_take(cx, (size_t)cx->threads * GROUP * SCORE_STRIDE);
+        p.query_groups = (struct quantised_group *)(void *)op_take(cx, pairs * groups_of(a) * sizeof(struct quantised_group) / sizeof(float));
+    }
     p.m = op_take(cx, pairs * blocks);
     p.l = op_take(cx, pairs * blocks);
     p.values = op_take(cx, most * values_of(a, context));

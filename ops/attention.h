@@ -19,6 +19,10 @@
  * block, in ascending order, L becomes fma(e_b, l_b, L) and o[c] becomes fma(e_b, o_b[c], o[c]). At the end, o[c] is
  * divided by L.
  *
+ * If the cache type is q8, the scores are s_j = (dot(q_abs[h], latent_j) + dot(q_rope[h], rope_j)) * scale instead. The
+ * first dot follows rule 2, with q_abs quantised in groups of 32; the second follows rule 1. The sum and the product are
+ * each rounded once. In o_b, each number of a latent is fl32(d * q).
+ *
  * The product with W_uv follows rule 1, or rule 2 if W_uv is quantised. Nothing is computed for tokens that a query may
  * not attend to. */
 #ifndef VB_ATTENTION_H

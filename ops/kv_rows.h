@@ -5,6 +5,8 @@
  *
  *     f32     one row of c + r numbers of type f32, in packed order (simd/kernels.h)
  *     bf16    one row of c + r numbers of type BF16, in natural order, rounded to nearest, ties to even
+ *     q8      the latent as c / 32 groups of type CACHE_Q8 (simd/quantised.h), quantised by rule 2 (docs/ARITHMETIC.md); then
+ *             the rope part as BF16, rounded as above. c is a multiple of 32
  *
  * Rows are padded with 0. */
 #ifndef VB_KV_ROWS_H
@@ -12,7 +14,7 @@
 
 #include "simd/kernels.h"
 
-enum kv_type { KV_F32, KV_BF16, KV_TYPES };
+enum kv_type { KV_F32, KV_BF16, KV_Q8 };
 
 struct kv_layout {
     enum kv_type type;
@@ -30,7 +32,9 @@ void kv_row_write(const struct kernels *k, const struct kv_layout *l, void *row,
 void kv_row_read(const struct kv_layout *l, float *x, const void *row);
 
 /* Returns a view of `count` rows that begin at `rows` and are adjacent. A row of the view is the whole row of c + r
- * numbers. */
+ * numbers; with type q8, it is the latent alone. */
 struct weight_view kv_rows_view(const struct kv_layout *l, const void *rows, size_t count);
+/* Returns a view of the rope parts of these rows, of type BF16. The type of the rows is q8. */
+struct weight_view kv_rope_view(const struct kv_layout *l, const void *rows, size_t count);
 
 #endif

@@ -247,18 +247,40 @@ static void softmax(double *p, int S)
     }
 }
 
+/* Returns whether the queries of head h are quantised before they are multiplied by cached latents. Then sets mixed [S,C] to
+ * the quantised queries, q_nope[s] W_UK[h]. */
+static int quantised_queries(struct reference_run *run, const struct reference_attention *w, int h, int S)
+{
+    int H = run->c->num_attention_heads, N = run->c->qk_nope_head_dim, C = run->c->kv_lora_rank;
+    if (run->options.cache_type != CACHE_TYPE_Q8 || run->options.x_as_is)
+        return 0;
+    ref_keys(run, w, h);
+    for (size_t s = 0; s < (size_t)S; s++)
+        for (int c = 0; c < C; c++) {
+            double sum = 0;
+            for (int n = 0; n < N; n++)
+                sum += run->q_nope[(s * H + h) * N + n] * run->w_uk[(size_t)n * C + c];
+            run->mixed[s * C + c] = sum;
+        }
+    ref_round_x(run, TO_GROUPS, run->mixed, run->mixed, (size_t)S * C);
+    return 1;
+}
+
 /* eq. 10:  scores[s,t] = (q_nope[s] . k_nope[t] + q_rope[s] . k_rope[t]) scale,  t <= s
  *          p[s,t] = exp(scores[s,t]) / sum_t exp(scores[s,t]),   heads[s] = sum_t p[s,t] v[t] */
 static void attend(struct reference_run *run, const struct reference_attention *w, int h, int S)
 {
     const struct config *c = run->c;
     int H = c->num_attention_heads, N = c->qk_nope_head_dim, R = c->qk_rope_head_dim;
+    int C = c->kv_lora_rank, quantised = quantised_queries(run, w, h, S);
     double *p = run->scores, scale = attention_scale(run);
     for (size_t s = 0; s < (size_t)S; s++)
-        for (size_t t = 0; t < (size_t)S; t++)
-            p[s * S + t] = t > s ? -INFINITY
-                                 : (ref_dot(run->q_nope + (s * H + h) * N, run->k_nope + (t * H + h) * N, N) +
-                                    ref_dot(run->q_rope + (s * H + h) * R, run->k_rope + t * R, R)) * scale;
+        for (size_t t = 0; t < (size_t)S; t++) {
+            double nope = quantised && s >= (size_t)expanded_rows(run, S)
+                              ? ref_dot(run->mixed + s * C, run->latent + t * C, C)
+                              : ref_dot(run->q_nope + (s * H + h) * N, run->k_nope + (t * H + h) * N, N);
+            p[s * S + t] = t > s ? -INFINITY : (nope + ref_dot(run->q_rope + (s * H + h) * R, run->k_rope + t * R, R)) * scale;
+        }
     ref_value(run, "scores", h, S, S, p);
     ref_noise(run, p, (size_t)S * (size_t)S); /* the product with the scale may be rounded too */
     softmax(p, S);

@@ -88,7 +88,8 @@ enum form ref_values_form(const struct reference_run *run, const struct referenc
  * does nothing. For TO_GROUPS, n and the length of each row in x are multiples of 32. */
 void ref_round_x(struct reference_run *run, enum form form, double *y, const double *x, size_t n);
 
-/* Rounds latent and k_rope of S rows as options.cache_type says. Small numbers are not replaced by 0. */
+/* Rounds latent and k_rope of S rows as options.cache_type says: to BF16, without replacing small numbers by 0, or, with
+ * q8, the latent in groups of 32 (rule 2). */
 void ref_round_cache(struct reference_run *run, int S);
 
 void ref_weights(struct reference_run *run, const struct matrix *w, int i); /* decodes row i of W to run->row */

@@ -14,7 +14,9 @@
  * not rounded when keys are computed as W_UK times the latent.
  *
  * With cache type bf16 (option `cache_type`), the latent after its norm and the rotated k_rope are rounded to the nearest
- * BF16 number, ties to even. The values latent and k_rope are the rounded numbers.
+ * BF16 number, ties to even. With q8, the latent is quantised in groups of 32 by rule 2 instead, and so is the query that
+ * is multiplied by latents: q_nope times W_UK, except in expanded rows. The values latent and k_rope are the rounded
+ * numbers.
  *
  * With prefill expanded (option `expanded`), keys and values of the prompt's rows are computed from the latents. Then
  * the x of W_UV is the latent, and the x of W_UK, also the latent, is not rounded in any precision; the query is no x.

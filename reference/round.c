@@ -109,7 +109,10 @@ void ref_round_cache(struct reference_run *run, int S)
 {
     if (run->options.x_as_is || run->options.cache_type == CACHE_TYPE_F32)
         return;
-    round_row(run, run->latent, (size_t)S * run->c->dims.c);
+    if (run->options.cache_type == CACHE_TYPE_Q8)
+        ref_round_x(run, TO_GROUPS, run->latent, run->latent, (size_t)S * run->c->dims.c);
+    else
+        round_row(run, run->latent, (size_t)S * run->c->dims.c);
     round_row(run, run->k_rope, (size_t)S * run->c->dims.r);
 }
 

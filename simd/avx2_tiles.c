@@ -348,11 +348,25 @@ static void pack(float *packed, const float *x, size_t K)
     }
 }
 
+static void decode_cache_q8(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows, size_t groups)
+{
+    for (size_t r = 0; r < rows; r++, out += ld, blocks += pitch)
+        for (size_t g = 0; g < groups; g++) {
+            const char *block = (const char *)blocks + g * 36;
+            __m256 d = _mm256_castsi256_ps(_mm256_set1_epi32(_mm_cvtsi128_si32(_mm_loadu_si32(block))));
+            UNROLL
+            for (int i = 0; i < 4; i++) {
+                __m256i q = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)(block + 4 + 8 * i)));
+                _mm256_storeu_ps(out + g * DOT_CHUNK + 8 * i, _mm256_mul_ps(d, _mm256_cvtepi32_ps(q)));
+            }
+        }
+}
+
 const struct vector_loops *avx2_loops(void)
 {
     static const struct vector_loops four = {.tokens = 4, .parts_from = 3, .same_time_from = 3, .tile = tile, .strip_tokens = 6,
-                                             .strip = avx2_strip, .decode = decode, .pack = pack};
+                                             .strip = avx2_strip, .decode = decode, .decode_cache_q8 = decode_cache_q8, .pack = pack};
     static const struct vector_loops six = {.tokens = 6, .parts_from = 3, .same_time_from = 3, .tile = tile, .strip_tokens = 6,
-                                            .strip = avx2_strip, .decode = decode, .pack = pack};
+                                            .strip = avx2_strip, .decode = decode, .decode_cache_q8 = decode_cache_q8, .pack = pack};
     return __builtin_cpu_is("intel") && __builtin_cpu_supports("gfni") ? &six : &four;
 }

@@ -161,4 +161,9 @@ static void pack(float *packed, const float *x, size_t K)
     }
 }
 
-const struct vector_loops loops_avx512 = {.tokens = 6, .tile = tile, .strip_tokens = 6, .strip = avx512_strip, .decode = decode, .pack = pack};
+static void decode_cache_q8(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows, size_t groups)
+{
+    decode_groups(out, ld, blocks, pitch, rows, groups);
+}
+
+const struct vector_loops loops_avx512 = {.tokens = 6, .tile = tile, .strip_tokens = 6, .strip = avx512_strip, .decode = decode, .decode_cache_q8 = decode_cache_q8, .pack = pack};

@@ -60,7 +60,9 @@ enum weight_type {
     WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_F8_E4M3,
     WEIGHT_TYPES, /* the number of types that follow rule 1; the types below are quantised and follow rule 2 */
     WEIGHT_Q8_0 = WEIGHT_TYPES, WEIGHT_Q4_0, WEIGHT_Q5_0, WEIGHT_Q5_1, WEIGHT_Q4_K, WEIGHT_Q5_K, WEIGHT_Q6_K,
-    WEIGHT_ALL_TYPES
+    WEIGHT_ALL_TYPES, /* the number of types that files can have */
+    WEIGHT_CACHE_Q8 = WEIGHT_ALL_TYPES, /* latents in the KV cache with cache type q8 (quantised.h); follows rule 2 */
+    WEIGHT_KINDS
 };
 
 static inline int weight_is_quantised(enum weight_type type) { return type >= WEIGHT_TYPES; }
@@ -148,6 +150,10 @@ struct kernels {
      * If w->rows is 0, y is +0. */
     void (*fma_rows[WEIGHT_TYPES])(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1,
                                    const float *x, size_t ldx, size_t T, void *scratch);
+
+    /* Does what fma_rows does, for weights of type CACHE_Q8. Each weight is first decoded to fl32(d * q). */
+    void (*fma_rows_cache_q8)(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1,
+                              const float *x, size_t ldx, size_t T, void *scratch);
 
     /* Returns the dot product of two vectors in natural order (rule 1). */
     float (*dot)(const float *a, const float *b, size_t K);

@@ -240,5 +240,10 @@ static void pack(float *packed, const float *x, size_t K)
     }
 }
 
+static void decode_cache_q8(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows, size_t groups)
+{
+    decode_groups(out, ld, blocks, pitch, rows, groups);
+}
+
 const struct vector_loops loops_neon = {.tokens = TOKENS, .parts_from = 3, .tile = tile, .strip_tokens = 6, .strip = neon_strip,
-                                        .decode = decode, .pack = pack};
+                                        .decode = decode, .decode_cache_q8 = decode_cache_q8, .pack = pack};

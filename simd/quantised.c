@@ -18,6 +18,7 @@ const struct quantised_format *quantised_format(enum weight_type type)
         [WEIGHT_Q5_0 - WEIGHT_TYPES] = {"Q5_0", 32, 22, 0, 0},   [WEIGHT_Q5_1 - WEIGHT_TYPES] = {"Q5_1", 32, 24, 0, 1},
         [WEIGHT_Q4_K - WEIGHT_TYPES] = {"Q4_K", 256, 144, 0, 1}, [WEIGHT_Q5_K - WEIGHT_TYPES] = {"Q5_K", 256, 176, 0, 1},
         [WEIGHT_Q6_K - WEIGHT_TYPES] = {"Q6_K", 256, 210, 1, 0},
+        [WEIGHT_CACHE_Q8 - WEIGHT_TYPES] = {"CACHE_Q8", 32, 36, 0, 0},
     };
     assert(weight_is_quantised(type));
     return &formats[type - WEIGHT_TYPES];
@@ -106,11 +107,15 @@ void quantised_codes(struct quantised_codes *out, const struct weight_view *w, s
     }
     size_t at = row * w->stride + group * QUANTISED_GROUP, g = at % f->numbers / QUANTISED_GROUP;
     const unsigned char *block = (const unsigned char *)w->data + at / f->numbers * f->bytes;
-    if (f->numbers == 32)
-        out->scale[0] = out->scale[1] = half_at(block);
+    if (w->type == WEIGHT_CACHE_Q8)
+        memcpy(&out->scale[0], block, sizeof out->scale[0]);
+    else if (f->numbers == 32)
+        out->scale[0] = half_at(block);
+    out->scale[1] = out->scale[0];
     out->minimum = 0.0f;
     switch (w->type) {
     case WEIGHT_Q8_0: memcpy(out->q, block + 2, 32); break;
+    case WEIGHT_CACHE_Q8: memcpy(out->q, block + 4, 32); break;
     case WEIGHT_Q4_0: nibbles(out->q, block + 2, 8); break;
     case WEIGHT_Q5_0: five_bits(out->q, block + 2, block + 6, 16); break;
     case WEIGHT_Q5_1:

@@ -12,6 +12,10 @@
  *     Q5_K       256    176   d | dmin | 12 bytes | 32 bytes | 128 bytes    the same with 5 bits
  *     Q6_K       256    210   128 bytes | 64 bytes | 16 int8 sc | d         (d * sc) * (q - 32)
  *
+ * Latents in the KV cache have a type that no file has:
+ *
+ *     CACHE_Q8    32     36   d as f32 | 32 int8                            d * q
+ *
  * A byte of Q8_0 holds one code. In the other types, a byte holds the low four bits of two codes, one in its low nibble
  * and one in its high nibble. In Q4_0, Q5_0 and Q5_1 the two codes belong to elements l and l + 16 of the block. In
  * Q4_K and Q5_K the two codes belong to elements l and l + 32 of each 64 weights. In Q6_K the two codes belong to

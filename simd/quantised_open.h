@@ -42,7 +42,7 @@ ALWAYS_INLINE void take(struct TAKER *to, size_t g, enum weight_type type, const
 
 ALWAYS_INLINE int code_above(enum weight_type type)
 {
-    return type == WEIGHT_Q8_0 ? 128 : type == WEIGHT_Q4_0 ? 8 : type == WEIGHT_Q5_0 ? 16 : type == WEIGHT_Q6_K ? 32 : 0;
+    return type == WEIGHT_Q8_0 || type == WEIGHT_CACHE_Q8 ? 128 : type == WEIGHT_Q4_0 ? 8 : type == WEIGHT_Q5_0 ? 16 : type == WEIGHT_Q6_K ? 32 : 0;
 }
 
 ALWAYS_INLINE int has_halves(enum weight_type type) { return type == WEIGHT_Q6_K; }
@@ -86,17 +86,18 @@ ALWAYS_INLINE void transpose_32(words w[8], const unsigned char *const *row, siz
 
 /* --- types with 32 weights in a block --- */
 
-ALWAYS_INLINE void take_q8_0(struct TAKER *to, const unsigned char *const *row, size_t g, size_t at)
+/* Q8_0, CACHE_Q8 */
+ALWAYS_INLINE void take_q8(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t g, size_t at)
 {
     struct open_group v;
     words head[4];
     transpose(head, row, at);
-    transpose_32(v.codes, row, at + 2);
-    v.scale[0] = half_of(head[0]);
+    transpose_32(v.codes, row, at + (type == WEIGHT_Q8_0 ? 2 : 4));
+    v.scale[0] = type == WEIGHT_Q8_0 ? half_of(head[0]) : (floats)head[0];
     UNROLL
     for (int j = 0; j < 8; j++)
         v.codes[j] ^= each(128);
-    take(to, g, WEIGHT_Q8_0, &v);
+    take(to, g, type, &v);
 }
 
 /* Q4_0, Q5_0, Q5_1 */
@@ -223,8 +224,8 @@ ALWAYS_INLINE void take_groups(struct TAKER *to, enum weight_type type, const un
     for (size_t g = 0, at = 0; g < groups; g += f->numbers / QUANTISED_GROUP, at += f->bytes) {
         if (f->numbers == 32)
             prefetch_rows(row, at, f->bytes, ahead);
-        if (type == WEIGHT_Q8_0)
-            take_q8_0(to, row, g, at);
+        if (type == WEIGHT_Q8_0 || type == WEIGHT_CACHE_Q8)
+            take_q8(to, type, row, g, at);
         else if (type == WEIGHT_Q4_K || type == WEIGHT_Q5_K)
             take_k(to, type, row, g, at, ahead);
         else if (type == WEIGHT_Q6_K)
@@ -243,6 +244,7 @@ ALWAYS_INLINE void take_any(struct TAKER *to, enum weight_type type, const unsig
     case WEIGHT_Q5_1: take_groups(to, WEIGHT_Q5_1, row, groups, ahead); break;
     case WEIGHT_Q4_K: take_groups(to, WEIGHT_Q4_K, row, groups, ahead); break;
     case WEIGHT_Q5_K: take_groups(to, WEIGHT_Q5_K, row, groups, ahead); break;
+    case WEIGHT_CACHE_Q8: take_groups(to, WEIGHT_CACHE_Q8, row, groups, ahead); break;
     default: take_groups(to, WEIGHT_Q6_K, row, groups, ahead);
     }
 }

@@ -120,7 +120,7 @@ void tiled_matmul_quantised(const struct quantised_loops *v, float *y, size_t ld
         for (size_t t = 0; t < T; t++)
             for (size_t n = n0; n < n1; n++)
                 y[t * ldy + n] = 0.0f;
-    } else if (T > FEW_ROWS_OF_X) {
+    } else if (T > FEW_ROWS_OF_X || w->type == WEIGHT_CACHE_Q8) { /* `few` does not support CACHE_Q8 */
         for (size_t i = first; i < end; i += MANY_PANELS)
             multiply_panels(&p, i, min_size(MANY_PANELS, end - i), 1, w->panels ? NULL : opened);
     } else if (!w->panels) {

@@ -52,7 +52,7 @@ struct quantised_loops {
      * rows of the panel are undefined. */
     void (*open)(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups);
     /* Sets sums[t][r] to the sum over groups [group, group + groups) for row `row` + r of w and row t of x. T is at
-     * most FEW_ROWS_OF_X. w consists of GGUF blocks. */
+     * most FEW_ROWS_OF_X. w consists of GGUF blocks; its type is not CACHE_Q8. */
     void (*few)(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups,
                 const struct quantised_group *x, size_t ldx, size_t T);
 };

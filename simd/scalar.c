@@ -225,6 +225,7 @@ const struct kernels kernels_scalar = {
     .name = "scalar",
     .matmul = {matmul, matmul, matmul, matmul},
     .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows},
+    .fma_rows_cache_q8 = fma_rows,
     .matmul_bf16 = matmul_bf16,
     .matmul_quantised = matmul_quantised,
     .dot = dot,

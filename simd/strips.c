@@ -1,6 +1,7 @@
 /* simd/strips.c -- how the columns of kernel fma_rows are cut into strips, once for all vector instruction sets.
  *
  * As in tiles.c, no choice made here can reach the bits: each column has one sum, which is computed row by row. */
+#include "simd/quantised.h"
 #include "simd/tiles.h"
 
 #define STRIP_ROWS 128 /* rows x STRIP weights that stay in L1 while many tokens pass */
@@ -35,6 +36,22 @@ static void strip_of_tokens(const struct vector_loops *v, struct strip s, float 
     }
 }
 
+/* Decodes `count` columns of some rows, and pads them with +0 to `width` columns. */
+static void decode_strip(const struct vector_loops *v, float (*decoded)[STRIP], const struct weight_view *w, size_t n, size_t rows, size_t c,
+                         size_t count, size_t width)
+{
+    if (w->type == WEIGHT_CACHE_Q8) {
+        const struct quantised_format *f = quantised_format(w->type);
+        size_t pitch = w->stride / QUANTISED_GROUP * f->bytes, groups = (count + QUANTISED_GROUP - 1) / QUANTISED_GROUP;
+        v->decode_cache_q8(decoded[0], STRIP, (const unsigned char *)w->data + n * pitch + c / QUANTISED_GROUP * f->bytes, pitch, rows, groups);
+        return;
+    }
+    for (size_t r = 0; r < rows; r++) {
+        tiled_decode(v, decoded[r], w, n + r, c, count, 0);
+        memset(decoded[r] + count, 0, (width - count) * sizeof(float));
+    }
+}
+
 void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0,
                     size_t c1, const float *x, size_t ldx, size_t T, void *scratch)
 {
@@ -54,10 +71,8 @@ void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const st
                               .rows = min_size(w->rows - n, rows), .w = direct ? (const void *)weight_at(w, n, c) : work->decoded,
                               .pitch = direct ? pitch : sizeof work->decoded[0],
                               .prefetch = !direct ? 0 : side_by_side ? rows * pitch : AHEAD * pitch};
-            for (size_t r = 0; !direct && r < s.rows; r++) {
-                tiled_decode(v, work->decoded[r], w, n + r, c, count, 0);
-                memset(work->decoded[r] + count, 0, (width - count) * sizeof(float));
-            }
+            if (!direct)
+                decode_strip(v, work->decoded, w, n, s.rows, c, count, width);
             strip_of_tokens(v, s, y + c, ldy, count, x + n, ldx, T, work, w->ahead);
         }
 }

@@ -76,6 +76,9 @@ struct vector_loops {
     /* Decodes whole chunks of 32 weights (F16, BF16 or F8_E4M3) to f32, in natural order, or in packed order if
      * `packed` is nonzero. `scale` multiplies F8_E4M3 weights and is ignored for the other types. */
     void (*decode)(float *out, enum weight_type type, const void *codes, size_t chunks, float scale, int packed);
+    /* Decodes groups of type CACHE_Q8 to f32, in natural order: `groups` groups of each of `rows` rows. Rows begin `pitch`
+     * bytes apart at `blocks`, and ld floats apart at `out`. */
+    void (*decode_cache_q8)(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows, size_t groups);
     void (*pack)(float *packed, const float *x, size_t K);
 };
 
@@ -86,7 +89,7 @@ void tiled_matmul_bf16(const struct vector_loops *v, float *y, size_t ldy, const
 /* Decodes weights (i, j) .. (i, j + n - 1) of w, of any type that follows rule 1, to f32, in natural order or packed. */
 void tiled_decode(const struct vector_loops *v, float *out, const struct weight_view *w, size_t i, size_t j, size_t n,
                   int packed);
-/* Defined in strips.c. */
+/* Defined in strips.c; for types that follow rule 1 and for CACHE_Q8. */
 void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0,
                     size_t c1, const float *x, size_t ldx, size_t T, void *scratch);
 
@@ -164,6 +167,20 @@ ALWAYS_INLINE void narrow_chunks(uint16_t *y, const float *packed, size_t K)
             pairs[l] = (uint32_t)f32_to_bf16_x(x[l]) << 16 | f32_to_bf16_x(x[16 + l]);
         memcpy(y, pairs, sizeof pairs);
     }
+}
+
+/* vector_loops.decode_cache_q8, for the compiler to vectorise as it does narrow_chunks. */
+ALWAYS_INLINE void decode_groups(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows, size_t groups)
+{
+    for (size_t r = 0; r < rows; r++)
+        for (size_t g = 0; g < groups; g++) {
+            const unsigned char *block = blocks + r * pitch + g * 36;
+            const int8_t *restrict q = (const int8_t *)block + 4;
+            float d, *restrict y = out + r * ld + g * DOT_CHUNK;
+            memcpy(&d, block, sizeof d);
+            for (size_t l = 0; l < 32; l++)
+                y[l] = d * (float)q[l];
+        }
 }
 
 #endif

@@ -512,7 +512,7 @@ int precision_parse(enum precision *out, const char *name, vb_error *err)
     return vb_fail(err, VB_BAD_ARGUMENT, "unknown precision %s; known are f32, bf16, q8 and q4", name);
 }
 
-static const char *const cache_types[CACHE_TYPES] = {"f32", "bf16"};
+static const char *const cache_types[CACHE_TYPES] = {"f32", "bf16", "q8"};
 
 int cache_type_parse(enum cache_type *out, const char *name, vb_error *err)
 {
@@ -521,7 +521,9 @@ int cache_type_parse(enum cache_type *out, const char *name, vb_error *err)
             *out = (enum cache_type)i;
             return VB_OK;
         }
-    return vb_fail(err, VB_BAD_ARGUMENT, "unknown cache type %s; known are f32 and bf16", name);
+    return vb_fail(err, VB_BAD_ARGUMENT, "unknown cache type %s; known are f32, bf16 and q8", name);
 }
 
 const char *cache_type_name(enum cache_type type) { return cache_types[type]; }
+
+int cache_type_fits(const struct config *c, enum cache_type type) { return type != CACHE_TYPE_Q8 || c->kv_lora_rank % 32 == 0; }

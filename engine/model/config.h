@@ -13,7 +13,7 @@ enum topk_method { TOPK_GREEDY, TOPK_GROUP_LIMITED_GREEDY, TOPK_NOAUX_TC };
 
 enum precision { PRECISION_F32, PRECISION_BF16, PRECISION_Q8, PRECISION_Q4 };
 
-enum cache_type { CACHE_TYPE_F32, CACHE_TYPE_BF16, CACHE_TYPES };
+enum cache_type { CACHE_TYPE_F32, CACHE_TYPE_BF16, CACHE_TYPE_Q8, CACHE_TYPES };
 
 #define CONFIG_MAX_EOS 16
 
@@ -129,10 +129,12 @@ void config_follow(struct config *c, const struct conventions *conventions);
  * lists the known names. */
 int precision_parse(enum precision *out, const char *name, vb_error *err);
 
-/* Parses "f32" or "bf16"; NULL means f32. Returns VB_BAD_ARGUMENT for any other name, and the message lists the known
+/* Parses "f32", "bf16" or "q8"; NULL means f32. Returns VB_BAD_ARGUMENT for any other name, and the message lists the known
  * names. */
 int cache_type_parse(enum cache_type *out, const char *name, vb_error *err);
 const char *cache_type_name(enum cache_type type);
+/* Returns whether a cache can have this type: for q8, kv_lora_rank must be a multiple of 32. */
+int cache_type_fits(const struct config *c, enum cache_type type);
 
 /* Returns the factor of attention scores: (n+r)^-1/2, times m^2 with YaRN (docs/SEMANTICS.md, "Attention (MLA)"). The
  * factor is computed in double and rounded once to f32. */

@@ -450,6 +450,9 @@ int model_open_under(struct model **out, const char *dir, const struct model_opt
         config_follow(&config, o->conventions);
     config.precision = o->precision;
     config.cache_type = o->cache_type;
+    if (!rc && !cache_type_fits(&config, o->cache_type))
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s: kv_lora_rank is %d, cache type %s wants a multiple of 32", dir, config.kv_lora_rank,
+                       cache_type_name(o->cache_type));
     if (!rc)
         rc = checkpoint_open(&checkpoint, dir, a, err);
     return rc ? rc : bind(out, &config, checkpoint, o, a, err);

@@ -128,7 +128,8 @@ void model_close(struct model *m);
 
 /* Returns the layout of the cache rows of all layers and MTP modules. */
 struct kv_layout model_cache_layout(const struct config *c);
-/* Returns how many bytes the target's cache takes for one token if the cache had this type. */
+/* Returns how many bytes the target's cache takes for one token if the cache had this type; 0 if it cannot have
+ * this type. */
 size_t model_cache_bytes(const struct config *c, enum cache_type type);
 
 /* Makes a model from a configuration and an open checkpoint, with default options. The model takes over the

@@ -51,12 +51,14 @@ prefill=expanded
 mv $out.new $out
 
 prefill=contract
-for cache in bf16; do
+for cache in bf16 q8; do
+    tiny=v3
+    [ $cache = bf16 ] || tiny=v3-mtp3 # its latents are whole groups
     out=golden/bits/cache-$cache.txt
     {
         echo "$head, --cache-type $cache"
         run golden/gguf/quantised.gguf 12 0 0 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
-        run golden/tiny/v3 12 1 7 100,50,25,75,3
+        run golden/tiny/$tiny 12 1 7 100,50,25,75,3
         run golden/tale 40 0 0 "$ids"
         run golden/tale 40 1 1 "$ids" bf16
         run golden/tale 40 0 0 "$ids" q8

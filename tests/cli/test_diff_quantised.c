@@ -57,6 +57,21 @@ TEST(of_quantised_files_the_engine_is_within_the_bound_of_the_reference)
     }
 }
 
+TEST(with_each_cache_type_the_engine_is_within_the_bound_of_the_reference)
+{
+    static const char *const types[] = {"bf16", "q8"}, *const precisions[] = {"f32", "q8"};
+    const char *model = TINY "v3-mtp3";
+    for (size_t k = 0; k < COUNT(types); k++) {
+        for (size_t i = 0; i < COUNT(precisions); i++) {
+            DUMP(a, model, "--cache-type", types[k], "--precision", precisions[i], "--tokens", TOKENS, "--taps", "*,*scores*");
+            EXPECT(0, "rounding", a, model, "--cache-type", types[k], "--precision", precisions[i], "--reference");
+        }
+        DUMP(b, model, "--cache-type", types[k], "--tokens", TOKENS);
+        EXPECT(3, "structural", b, model, "--cache-type", types[!k], "--reference");
+        EXPECT(3, "structural", b, model, "--reference"); /* whose cache is f32 */
+    }
+}
+
 /* One number wrong in a file is found where it is. */
 TEST(another_scale_is_structural)
 {
@@ -90,6 +105,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         IN_DIR(in_q8_and_q4_the_engine_is_within_the_bound_of_the_reference),
         IN_DIR(of_quantised_files_the_engine_is_within_the_bound_of_the_reference),
+        IN_DIR(with_each_cache_type_the_engine_is_within_the_bound_of_the_reference),
         IN_DIR(another_scale_is_structural),
     };
     find_verbatim(argc, argv);

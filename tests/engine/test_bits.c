@@ -127,10 +127,11 @@ static void fingerprints_with_prefill_expanded_are_those_of_their_file(void **st
     check_file("golden/bits/expanded.txt", "expanded", NULL);
 }
 
-static void fingerprints_with_a_rounded_cache_are_those_of_its_file(void **state)
+static void fingerprints_with_a_rounded_cache_are_those_of_their_files(void **state)
 {
     (void)state;
     check_file("golden/bits/cache-bf16.txt", NULL, "bf16");
+    check_file("golden/bits/cache-q8.txt", NULL, "q8");
 }
 
 int main(int argc, char **argv)
@@ -140,7 +141,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fingerprints_are_those_of_the_golden_file),
         cmocka_unit_test(fingerprints_with_prefill_expanded_are_those_of_their_file),
-        cmocka_unit_test(fingerprints_with_a_rounded_cache_are_those_of_its_file),
+        cmocka_unit_test(fingerprints_with_a_rounded_cache_are_those_of_their_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,7 @@
 
 static const struct {
     const char *type, *dir;
-} types[] = {{"bf16", "golden/tiny/v3"}};
+} types[] = {{"bf16", "golden/tiny/v3"}, {"q8", "golden/tiny/v3-mtp3"}};
 
 /* ---- taps ---- */
 
@@ -175,7 +175,14 @@ TEST(unknown_cache_types_are_refused)
 {
     vb_model *m;
     REFUSED(vb_model_open(&m, "golden/tiny/v3", &(vb_model_options){.cache_type = "q4"}, &err), VB_BAD_ARGUMENT,
-            "unknown cache type q4; known are f32 and bf16");
+            "unknown cache type q4; known are f32, bf16 and q8");
+}
+
+TEST(q8_wants_latents_of_whole_groups)
+{
+    vb_model *m;
+    REFUSED(vb_model_open(&m, "golden/tiny/v3", &(vb_model_options){.cache_type = "q8"}, &err), VB_BAD_ARGUMENT,
+            "golden/tiny/v3: kv_lora_rank is 48, cache type q8 wants a multiple of 32");
 }
 
 int main(void)
@@ -186,6 +193,7 @@ int main(void)
         cmocka_unit_test(each_cache_type_has_bits_and_a_fingerprint_of_its_own),
         cmocka_unit_test(caches_of_eagle_heads_are_f32_and_drafts_change_nothing),
         cmocka_unit_test(unknown_cache_types_are_refused),
+        cmocka_unit_test(q8_wants_latents_of_whole_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

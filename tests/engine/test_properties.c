@@ -25,7 +25,7 @@ static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "ngram", "draf
 static vb_model *small; /* that drafts: itself one of them, and another one to the others */
 static const int thread_counts[] = {1, 2, 3}, chunks[] = {1, 7, 64, 0 /* all */}, sequence_counts[] = {1, 2, 5};
 
-static const char *const prefills[] = {"contract", "expanded"}, *const caches[] = {"f32", "bf16"}; /* each with plain runs of its own */
+static const char *const prefills[] = {"contract", "expanded"}, *const caches[] = {"f32", "bf16", "q8"}; /* each with plain runs of its own */
 
 static const char *const models[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/tale"};
 
@@ -176,7 +176,7 @@ static void subject_open(struct subject *s, const char *dir)
     static const size_t lengths[PROMPTS] = {40, 1, 130, 9, 70}, shorter[PROMPTS] = {33, 1, 56, 9, 20};
     s->name = dir;
     for (size_t c = 0; c < COUNT(caches); c++)
-        s->model[c] = open_cached(dir, caches[c]);
+        s->model[c] = open_cached(dir, c == 2 && s->model[0]->config.kv_lora_rank % 32 ? "bf16" : caches[c]);
     s->tokens = quick ? 24 : all ? 200 : 120;
     int narrow = vb_max_positions(s->model[0]) < 400;
     s->context = (narrow ? 56 : 130) + s->tokens; /* the longest prompt ends with a full context */

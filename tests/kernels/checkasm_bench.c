@@ -78,7 +78,8 @@ static void add(enum kernel kernel, size_t K, size_t rows, size_t T, int streami
 
 static enum weight_type type_of(enum kernel kernel)
 {
-    return kernel >= MATMUL_QUANTISED ? (enum weight_type)(kernel - MATMUL_QUANTISED + WEIGHT_TYPES)
+    return kernel == FMA_ROWS_CACHE_Q8 ? WEIGHT_CACHE_Q8
+           : kernel >= MATMUL_QUANTISED ? (enum weight_type)(kernel - MATMUL_QUANTISED + WEIGHT_TYPES)
            : kernel == MATMUL_NARROW  ? WEIGHT_BF16
                                       : (enum weight_type)(kernel % WEIGHT_TYPES);
 }
@@ -115,7 +116,10 @@ static void call(const struct line *l, const unsigned char *data)
         w.type = WEIGHT_BF16;
         w.magnitudes = &ordinary;
         l->k->matmul_bf16(y, l->rows, &w, 0, l->rows, (const uint16_t *)(const void *)x, ldx, l->T, kernel_scratch());
-    } else if (kernel >= MATMUL_QUANTISED && kernel < DOT) {
+    } else if (kernel == FMA_ROWS_CACHE_Q8) {
+        w.type = WEIGHT_CACHE_Q8;
+        l->k->fma_rows_cache_q8(y, l->K, &w, 0, l->K, x, l->rows, l->T, kernel_scratch());
+    } else if (kernel >= MATMUL_QUANTISED && kernel < FMA_ROWS_CACHE_Q8) {
         w.type = type_of(kernel);
         w.panels = l->panels;
         l->k->matmul_quantised(y, l->rows, &w, 0, l->rows, groups, l->K / QUANTISED_GROUP, l->T, kernel_scratch());
@@ -223,6 +227,10 @@ int bench(void)
         for (size_t T = 1; T <= 4; T += 3)
             add((enum kernel)(FMA_ROWS + type), 512, 128 * 16, T, 1); /* W_uk, 16 heads side by side */
     add(FMA_ROWS, 512, 256, 16, 0);                                  /* attention values */
+    add((enum kernel)(MATMUL_QUANTISED + WEIGHT_CACHE_Q8 - WEIGHT_TYPES), 512, 256, 16, 0); /* with cache type q8: scores of the latents, */
+    add(FMA_ROWS_CACHE_Q8, 512, 256, 16, 0);                         /* and values */
+    add((enum kernel)(MATMUL + WEIGHT_BF16), 576, 256, 16, 0);       /* with cache type bf16 */
+    add((enum kernel)(FMA_ROWS + WEIGHT_BF16), 512, 256, 16, 0);
     add(DOT, 7168, 1, 1, 0);
     add(PACK, 7168, 1, 1, 0);
     add(NARROW, 7168, 1, 1, 0);

@@ -10,7 +10,7 @@
 /* --- random weights --- */
 
 /* Where a block has its f16 scales; -1: no second one. */
-static const int scale_at[][2] = {{0, -1}, {0, -1}, {0, -1}, {0, 2}, {0, 2}, {0, 2}, {208, -1}};
+static const int scale_at[][2] = {{0, -1}, {0, -1}, {0, -1}, {0, 2}, {0, 2}, {0, 2}, {208, -1}, {-1, -1}};
 
 /* f16 of the size of trained weights' scales; any finite one, zeros, subnormals and negative ones among them; anything */
 static uint16_t random_scale(enum scales scales)
@@ -36,6 +36,8 @@ void random_blocks(unsigned char *out, enum weight_type type, enum scales scales
         for (int s = 0; s < 2; s++)
             if (scale_at[type - WEIGHT_TYPES][s] >= 0)
                 memcpy(out + scale_at[type - WEIGHT_TYPES][s], &(uint16_t){random_scale(scales)}, 2);
+        if (type == WEIGHT_CACHE_Q8)
+            memcpy(out, &(float){f16_to_f32(random_scale(scales)) * (scales == UNIT_SCALES ? 1.0f : 0x1.5p-3f)}, 4);
     }
 }
 
@@ -175,6 +177,31 @@ static void check_shapes(enum weight_type type, int panels)
     check_matmul(type, panels, &(struct shape){20, 0, 3}); /* +0 */
 }
 
+/* --- fma_rows_cache_q8 --- */
+
+static void check_fma_rows_cache(size_t rows, size_t cols, size_t T)
+{
+    static unsigned char unused[1 << 20];
+    const enum kernel kernel = FMA_ROWS_CACHE_Q8;
+    struct weight_view w = random_views(WEIGHT_CACHE_Q8, rows, cols, 0, unused, sizeof unused).w;
+    size_t c0 = below(2) ? below(cols / 32) * 32 : 0, c1 = below(2) ? c0 + 1 + below(cols - c0) : cols;
+    size_t ldx = rows + below(2) * below(50), ldy = cols + below(5), size = (T - 1) * ldy + cols;
+    float *x = ending_at_a_page(SLOT_X, ((T - 1) * ldx + rows) * sizeof *x, 0);
+    float *want = ending_at_a_page(SLOT_WANT, size * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, size * sizeof *got, 0);
+    char what[160];
+    snprintf(what, sizeof what, "rows=%zu columns %zu..%zu of %zu T=%zu stride=%zu ldy=%zu", rows, c0, c1, cols, T, w.stride, ldy);
+    for (size_t t = 0; t < T; t++)
+        random_numbers(x + t * ldx, WEIGHT_F32, (enum kind)below(KINDS), rows);
+    fill_canary(want, size);
+    kernels_scalar.fma_rows_cache_q8(want, ldy, &w, c0, c1, x, ldx, T, kernel_scratch());
+    for (const struct kernels *k = next_table(NULL); k; k = next_table(k)) {
+        fill_canary(got, size);
+        about_to_run(kernel, k, what);
+        k->fma_rows_cache_q8(got, ldy, &w, c0, c1, x, ldx, T, kernel_scratch());
+        same_bits(kernel, k, what, got, want, size);
+    }
+}
+
 /* --- quantise --- */
 
 static int same_group(const struct quantised_group *a, const struct quantised_group *b)
@@ -211,7 +238,9 @@ void check_quantised_kernels(void)
     for (size_t K = 0; wanted(QUANTISE) && K <= 32 * 40; K += 32)
         for (int kind = 0; kind < KINDS; kind++)
             check_quantise(K, (enum kind)kind);
-    for (int type = WEIGHT_TYPES; type < WEIGHT_ALL_TYPES; type++) {
+    for (size_t i = 0; wanted(FMA_ROWS_CACHE_Q8) && i < (quick ? 60 : 600); i++)
+        check_fma_rows_cache(1 + below(i % 3 ? 40 : 300), 32 * (1 + below(20)), 1 + below(20));
+    for (int type = WEIGHT_TYPES; type < WEIGHT_KINDS; type++) {
         if (!wanted((enum kernel)(MATMUL_QUANTISED + type - WEIGHT_TYPES)))
             continue;
         check_quantised_truth((enum weight_type)type);

@@ -53,6 +53,10 @@ static struct weight weight_of(enum weight_type type, const unsigned char *b, un
     int scale, min;
     switch (type) {
     case WEIGHT_Q8_0: w.q = b[2 + i] < 128 ? b[2 + i] : b[2 + i] - 256; break;
+    case WEIGHT_CACHE_Q8:
+        w.scale = bits_to_f32((uint32_t)(b[0] | b[1] << 8 | b[2] << 16) | (uint32_t)b[3] << 24);
+        w.q = b[4 + i] < 128 ? b[4 + i] : b[4 + i] - 256;
+        break;
     case WEIGHT_Q4_0: w.q = small_code(b + 2, i, 0) - 8; break;
     case WEIGHT_Q5_0: w.q = small_code(b + 2, i, 1) - 16; break;
     case WEIGHT_Q5_1:

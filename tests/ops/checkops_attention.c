@@ -35,6 +35,22 @@ static void contract_values(float *o, const float *score, const float *const *va
 
 /* ---- rule 4 in plain C ---- */
 
+/* Rule 2 for q_abs [c] and the latent of token j, whose row is not rounded yet. */
+static float contract_q8_dot(const float *query, size_t c, const struct timeline *t, size_t j, size_t width)
+{
+    float total = 0.0f, acc = 0.0f;
+    for (size_t i = 0; i < c; i += 32) {
+        struct rounded_group w = rounded_group(row_of(t, j, width) + i), x = rounded_group(query + i);
+        int sum = 0;
+        for (size_t l = 0; l < 32; l++)
+            sum += w.q[l] * x.q[l];
+        acc = fmaf((float)sum, w.d * x.d, i % 1024 ? acc : 0.0f);
+        if ((i + 32) % 1024 == 0 || i + 32 == c)
+            total = i < 1024 ? acc : total + acc;
+    }
+    return total;
+}
+
 static void contract_head(float *y, const struct problem *p, size_t s, size_t h)
 {
     const struct attention *a = &p->a;
@@ -54,7 +70,8 @@ static void contract_head(float *y, const struct problem *p, size_t s, size_t h)
     memcpy(query + c, q + n, r * sizeof *q);
     for (size_t j = 0; j < t->length; j++) {
         rows[j] = row_of(t, j, c + r);
-        score[j] = contract_dot(query, rows[j], c + r) * a->scale;
+        score[j] = (cache_type == KV_Q8 ? contract_q8_dot(query, c, &p->exact[s], j, c + r) + contract_dot(query + c, rows[j] + c, r)
+                                        : contract_dot(query, rows[j], c + r)) * a->scale;
     }
     contract_values(o, score, rows, t->length, c);
     contract_x(o, o, c);
@@ -435,7 +452,7 @@ TEST(attention_computes_in_the_default_environment_whatever_the_caller_has_set)
 static struct setting {
     int expanded;
     enum kv_type type;
-} settings[][2] = {{{0, KV_F32}, {1, KV_F32}}, {{0, KV_BF16}, {1, KV_BF16}}};
+} settings[][2] = {{{0, KV_F32}, {1, KV_F32}}, {{0, KV_BF16}, {1, KV_BF16}}, {{0, KV_Q8}, {1, KV_Q8}}};
 
 static int use(void **state)
 {
@@ -449,13 +466,14 @@ static int use(void **state)
     {prefix #name, name, use, release_all, &settings[type][0]},       \
         {"expanded: " prefix #name, name, use, release_all, &settings[type][1]}
 #define T(name) WITH(KV_F32, "", name)
-#define ALL(name) T(name), WITH(KV_BF16, "cache bf16: ", name)
+#define ALL(name) T(name), WITH(KV_BF16, "cache bf16: ", name), WITH(KV_Q8, "cache q8: ", name)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         ALL(attention_is_rule_4_bit_for_bit),
-        ALL(attention_is_within_its_bound_of_the_naive_formula),
+        T(attention_is_within_its_bound_of_the_naive_formula),
+        WITH(KV_BF16, "cache bf16: ", attention_is_within_its_bound_of_the_naive_formula), /* cache q8 quantises queries too */
         T(attention_row_has_the_same_bits_alone_and_among_any_others),
         ALL(attention_does_not_depend_on_the_slots_of_a_timeline),
         T(attention_of_more_queries_than_keep_their_blocks_equals_that_of_each_alone),

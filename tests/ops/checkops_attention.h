@@ -20,6 +20,7 @@ struct problem {
     size_t S, context;
     float *q;
     struct timeline *seen; /* [S] */
+    const struct timeline *exact; /* in a problem over rounded rows: the timelines over the rows that are not rounded */
 };
 
 struct shape {
@@ -29,7 +30,7 @@ struct shape {
 /* Three shapes: rows that fill no chunk; more heads than a task takes (16); a row of two blocks of a dot. */
 static const struct shape shapes[] = {{5, 11, 8, 13, 40}, {19, 8, 6, 7, 32}, {2, 3, 16, 5, 1030}};
 
-static const char *cache_name(void) { return cache_type == KV_BF16 ? "bf16" : "f32"; }
+static const char *cache_name(void) { return cache_type == KV_BF16 ? "bf16" : cache_type == KV_Q8 ? "q8" : "f32"; }
 
 static size_t width_of(const struct problem *p) { return p->a.latent + p->a.rope; }
 
@@ -58,6 +59,7 @@ static struct problem random_problem(struct shape d, enum weight_type type, size
     struct problem p = {.a = {.heads = d.heads, .nope = d.nope, .rope = d.rope, .value = d.value, .latent = d.latent, .scale = 1.0f,
                               .cache = cache_type}, .S = S};
     float *cache[3];
+    d.latent = p.a.latent = cache_type == KV_Q8 ? (d.latent + 31) / 32 * 32 : d.latent;
     size_t width = d.latent + d.rope;
     p.kv_b = random_matrix(type, d.heads * (d.nope + d.value), d.latent, seed);
     p.a.scale = (float)(2.0 / sqrt((double)(d.nope * d.latent) / 9.0)); /* scores of a few units: e_b matters */
@@ -116,13 +118,39 @@ static float nearest_bf16(float x)
     return ldexpf(nearbyintf(fraction * 256.0f), exponent - 8);
 }
 
+/* 32 numbers quantised by rule 2. */
+struct rounded_group {
+    float d;
+    int q[32];
+};
+
+static struct rounded_group rounded_group(const float *x)
+{
+    struct rounded_group g;
+    float m = 0.0f;
+    int finite = 1;
+    for (size_t l = 0; l < 32; l++) {
+        finite &= isfinite(x[l]) != 0;
+        m = fmaxf(m, fabsf(x[l]));
+    }
+    g.d = !finite ? NAN : m < 0x1p-100f ? 0.0f : m / 127.0f;
+    for (size_t l = 0; l < 32; l++)
+        g.q[l] = g.d > 0.0f ? (int)nearbyintf(x[l] * (127.0f / m)) : 0;
+    return g;
+}
+
 /* Rows with the numbers that the cache holds, by docs/ARITHMETIC.md. */
 static void *rounded_rows(const struct problem *p, const float *rows, size_t count, size_t width)
 {
     float *rounded = copy_of(rows, count * width);
-    (void)p;
-    for (size_t i = 0; cache_type == KV_BF16 && i < count * width; i++)
+    for (size_t i = 0; cache_type != KV_F32 && i < count * width; i++)
         rounded[i] = nearest_bf16(rows[i]);
+    for (size_t j = 0; cache_type == KV_Q8 && j < count; j++)
+        for (size_t i = 0; i < p->a.latent; i += 32) {
+            struct rounded_group g = rounded_group(rows + j * width + i);
+            for (size_t l = 0; l < 32; l++)
+                rounded[j * width + i + l] = g.d * (float)g.q[l];
+        }
     return rounded;
 }
 
@@ -131,6 +159,7 @@ static struct problem rounded(const struct problem *p)
 {
     struct problem r = *p;
     r.seen = over_rows(p, rounded_rows);
+    r.exact = p->seen;
     return r;
 }
 

@@ -183,14 +183,14 @@ static int measure(struct measure *m, json_t *spread, struct bias_noise **noise)
     return code;
 }
 
-/* Sets *groups to whether the inputs of some matrix are quantised in groups of 32. */
+/* Sets *groups to whether the inputs of some matrix, or the cache, are quantised in groups of 32. */
 static int find_groups(const struct cli *c, int *groups)
 {
     const char *precision = cli_facts(c).precision;
     vb_tensors *tensors;
     vb_tensor t;
     vb_error err;
-    *groups = !strcmp(precision, "q8") || !strcmp(precision, "q4");
+    *groups = !strcmp(precision, "q8") || !strcmp(precision, "q4") || !strcmp(cli_facts(c).cache_type, "q8");
     if (vb_tensors_open(&tensors, c->model_dir, NULL, &err))
         return cli_error(c, &err);
     for (size_t i = 0; vb_tensors_at(tensors, i, &t); i++)

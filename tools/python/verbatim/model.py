@@ -31,7 +31,7 @@ class Model(Closing):
     """A checkpoint in the Hugging Face layout. Read-only once open; threads may share it. A context manager.
 
     conventions    where implementations disagree, as "as=vllm-2025,concat=hidden-embedding"; `verbatim conventions` lists them
-    cache_type     "bf16": the KV caches are rounded to BF16, which halves their memory and gives other bits
+    cache_type     "bf16": the KV caches are rounded to BF16; "q8": they are quantised to 8 bits. Less memory, other bits
     repack_cache   a directory that keeps the copies of quantised weights, so that the model opens faster the next time
 
     The options of generate, logits, mtp_logits and taps that are not named here are those of Session."""
