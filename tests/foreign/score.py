@@ -135,12 +135,12 @@ def truth(clean, buggy, arithmetic):
 # ---- what diff says ----
 def named(report):
     """The tensor and the row that a user reads first: of the first operator that is wrong on its own inputs, else of the first
-    structural difference. None if nothing is wrong."""
-    first = report.get("first_structural") or {}
+    structural difference, else of the first bias. None if nothing is wrong."""
+    first = report.get("first_structural") or report.get("first_biased") or {}
     local = report.get("local_a") or {}
     if local.get("wrong"):
         first = next(o for o in local["operators"] if o["tap"] == local["first"] and o["verdict"] == "structural")
-    if report["verdict"] != "structural" or not first:
+    if report["verdict"] not in ("structural", "biased") or not first:
         return None
     index = (first.get("at") or {}).get("index")
     if index is None:
