@@ -59,7 +59,8 @@ static int measure_text(const struct cli *exact, const struct cli *rounded, cons
         code = compute(rounded, &b, &routes);
     for (size_t i = 1; i < text->count && code == EXIT_DONE; i++)
         if (!isnan(text->logprobs[i]) && isfinite(a.logprobs[i] - b.logprobs[i])) {
-            *sum += (a.logprobs[i] - b.logprobs[i]) * (a.logprobs[i] - b.logprobs[i]);
+            double r = (a.logprobs[i] - b.logprobs[i]) / scored_weight(a.logprobs[i], b.logprobs[i]);
+            *sum += r * r;
             ++*count;
         }
     free(copy);

@@ -145,11 +145,13 @@ static void choose_convention(struct score_comparison *s)
 
 static int compare_doubles(const void *a, const void *b) { return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b; }
 
+double scored_weight(double a, double b) { return 1.01 - exp(fmin(0, fmax(a, b))); }
+
 static double median_difference(const struct score_comparison *s)
 {
     double *all = cli_must(malloc((s->count + 1) * sizeof *all)), median;
     for (size_t i = 0; i < s->count; i++)
-        all[i] = fabs(s->tokens[i].a - s->tokens[i].b);
+        all[i] = fabs(s->tokens[i].a - s->tokens[i].b) / scored_weight(s->tokens[i].a, s->tokens[i].b);
     qsort(all, s->count, sizeof *all, compare_doubles);
     median = s->count ? all[s->count / 2] : 0.0;
     free(all);
@@ -157,7 +159,10 @@ static double median_difference(const struct score_comparison *s)
 }
 
 /* A printed log-probability may have been rounded to F32, whatever the computation was. */
-static double bound_of(const struct score_comparison *s, const struct token_at *t) { return s->bound + 0x1p-22 * (1.0 + fabs(t->a)); }
+static double bound_of(const struct score_comparison *s, const struct token_at *t)
+{
+    return s->bound * scored_weight(t->a, t->b) + 0x1p-22 * (1.0 + fabs(t->a));
+}
 
 /* How much more likely the best token of a side is than the token that the other side finds best; 0: not known. */
 static double margin_of(const struct scored *t, size_t i)
@@ -241,7 +246,7 @@ static void print(const struct cli *c, const struct score_comparison *s)
     printf("%zu texts, %zu tokens: RMS log-ratio %.3g nats, mean %.3g, largest %.3g; KL(A || B) %.3g, KL(B || A) %.3g, estimated from these tokens\n",
            s->num_pairs, s->count, rms_of(s), s->mean, s->largest, s->kl[0], s->kl[1]);
     puts("for comparison, no limits: RMS 0.0022 nats in F32 and 0.031 in BF16 were published for one model of 0.5 B");
-    printf("bound of rounding: %.3g nats, %d times %s\n", s->bound, BOUND_TIMES,
+    printf("bound of rounding: %.3g nats (less for likely tokens), %d times %s\n", s->bound, BOUND_TIMES,
            s->measured ? "the RMS difference that rounding makes in the model" : "a robust standard deviation of these differences");
     for (size_t i = 0; i < s->count; i++)
         if (s->tokens[i].verdict > SCORE_ROUNDING || (c->all && s->tokens[i].verdict)) {

@@ -20,11 +20,15 @@
  *     other route  |r| is beyond the bound, and this token's row, or a row before it, took other experts
  *     structural   any other difference
  *
+ * Rounding moves the logits, and a log-probability changes by (1 - p) times the change of its logit relative to the other logits, where
+ * p is the probability of the token. So the bound of a token is `bound` times 1 - p + 0.01, and differences are divided by 1 - p + 0.01
+ * before a standard deviation is computed.
+ *
  * With --model, the bound is BOUND_TIMES times the RMS difference between two runs of the engine over the texts of A: in F32, and in
  * precision bf16 with the same experts. If --arithmetic says that the other engine computes in f16 or f32, the bound is multiplied by
  * the quotient of the unit roundoffs.
  *
- * Without a model, the bound is BOUND_TIMES times a robust standard deviation of r: 1.4826 times the median of |r| over all tokens. An error that
+ * Without a model, the bound is BOUND_TIMES times a robust standard deviation of r: 1.4826 times the median of |r| / (1 - p + 0.01). An error that
  * moves all tokens alike moves the bound too. It shows in the RMS log-ratio, which is printed beside published figures. */
 #ifndef VB_SCORE_COMPARE_H
 #define VB_SCORE_COMPARE_H
@@ -59,7 +63,9 @@ int scored_is(const char *path);
 int scored_read(const struct cli *c, struct scored_file *f, const char *path);
 void scored_close(struct scored_file *f);
 
-/* Measures the RMS difference that rounding makes in the log-probabilities of a file's texts, with the model of --model. Reports
+/* The factor 1 - p + 0.01 for a token with these two log-probabilities. */
+double scored_weight(double a, double b);
+/* Measures the RMS difference that rounding makes in the log-probabilities of a file's texts, divided by scored_weight, with the model of --model. Reports
  * errors. */
 int scores_measure(const struct cli *c, const struct scored_file *f, double *rms);
 
