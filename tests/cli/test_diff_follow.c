@@ -19,6 +19,32 @@
 /* Here moonlight has a tie-flip. */
 #define TIE "7,11,10,46,21,94,85,39,32,77,27,77,4,74,87,20,55,81,50,92,65,47,69,56"
 
+/* These dumps in bf16 come from checkpoints in F32, whose weights precision bf16 rounds too. The check of each operator alone knows
+ * nothing of that and may call an operator wrong. So these tests look at the verdict on the values. */
+static json_t *values_of(const char *model, const char *more)
+{
+    struct said s = more ? RUN("diff", a, model, "--arithmetic", "bf16", "--runs", "3", "--json", "--follow-choices", more)
+                         : RUN("diff", a, model, "--arithmetic", "bf16", "--runs", "3", "--json");
+    if (s.exit_code != 0 && s.exit_code != 3)
+        fail_msg("%s: %s", s.command, s.err);
+    json_t *j = parsed(&s);
+    forget(&s);
+    return j;
+}
+
+static void expect_values(const char *what, const json_t *j, const char *verdict)
+{
+    if (strcmp(string(j, "verdict_of_values"), verdict))
+        fail_msg("%s: the values are %s, wanted %s", what, string(j, "verdict_of_values"), verdict);
+}
+
+static void expect_values_structural_at(json_t *j, const char *name)
+{
+    expect_values(name, j, "structural");
+    assert_string_equal(string(json_object_get(j, "first_structural"), "tap"), name);
+    json_decref(j);
+}
+
 /* Whether all rows of all taps were compared. */
 static void expect_all_judged(const char *what, const json_t *j)
 {
@@ -39,9 +65,9 @@ TEST(clean_runs_in_bf16_are_rounding)
         for (int reference = 0; reference < 2; reference++) {
             snprintf(model, sizeof model, TINY "%s", names[i]);
             DUMP(a, model, "--tokens", MANY, "--precision", "bf16");
-            json_t *j = DIFF(0, a, model, "--arithmetic", "bf16", "--runs", "3", "--follow-choices", reference ? "--reference" : "--isa=scalar"), *t;
+            json_t *j = values_of(model, reference ? "--reference" : "--isa=scalar"), *t;
             size_t k;
-            expect_verdict(model, j, "rounding");
+            expect_values(model, j, "rounding");
             expect_all_judged(model, j);
             json_array_foreach(json_object_get(j, "taps"), k, t) {
                 flips += strstr(string(t, "name"), ".experts") ? (size_t)integer(t, "flips") : 0;
@@ -95,8 +121,8 @@ TEST(a_mistake_behind_a_tie_is_found)
     const json_t *t;
     char name[128] = "";
     DUMP(a, TINY "moonlight", "--tokens", TIE, "--precision", "bf16");
-    json_t *j = DIFF(3, a, TINY "moonlight", "--arithmetic", "bf16");
-    expect_verdict("a tie", j, "tie-flip");
+    json_t *j = values_of(TINY "moonlight", NULL);
+    expect_values("a tie", j, "tie-flip");
     json_array_foreach(json_object_get(j, "taps"), k, t) {
         if (*name || !strstr(string(t, "name"), ".experts") || !integer(t, "flips"))
             continue;
@@ -106,9 +132,11 @@ TEST(a_mistake_behind_a_tie_is_found)
     json_decref(j);
     assert_true(*name);
     add(name, row, 100);
-    EXPECT(3, "tie-flip", a, TINY "moonlight", "--arithmetic", "bf16");
-    expect_structural_at(DIFF(3, a, TINY "moonlight", "--arithmetic", "bf16", "--follow-choices"), name);
-    expect_structural_at(DIFF(3, a, TINY "moonlight", "--arithmetic", "bf16", "--follow-choices", "--reference", "--runs", "2"), name);
+    j = values_of(TINY "moonlight", NULL);
+    expect_values("a mistake behind a tie", j, "tie-flip");
+    json_decref(j);
+    expect_values_structural_at(values_of(TINY "moonlight", "--isa=scalar"), name);
+    expect_values_structural_at(values_of(TINY "moonlight", "--reference"), name);
 }
 
 /* The dump says that it chose other experts, and has the values of those that the model chooses. */
@@ -145,8 +173,8 @@ TEST(a_choice_beyond_the_margin_is_structural)
 TEST(another_group_within_the_bound_is_a_tie)
 {
     DUMP(a, TINY "v3", "--tokens", GROUPS, "--precision", "bf16");
-    json_t *j = DIFF(0, a, TINY "v3", "--arithmetic", "bf16", "--follow-choices");
-    expect_verdict("groups", j, "rounding");
+    json_t *j = values_of(TINY "v3", "--isa=scalar");
+    expect_values("groups", j, "rounding");
     expect_all_judged("groups", j);
     assert_int_equal(integer(tap(j, "model.layers.1.mlp.gate.groups"), "flips"), 1);
     assert_string_equal(string(tap(j, "model.layers.1.mlp.gate.groups"), "verdict"), "tie-flip");
