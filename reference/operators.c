@@ -74,7 +74,7 @@ static void slack_of_sums(call *k, const struct matrix *w)
 /* Linear layers: products of representable numbers are added in f32. Weights that the arithmetic cannot represent are rounded. */
 static void linear(call *k, const struct matrix *w)
 {
-    k->inner = k->run->noisy_x || ref_is_finer(w, k->unit);
+    k->inner = ref_is_finer(w, k->unit);
     slack_of_sums(k, w);
     ref_linear(k->run, k->out, w, k->in[0], k->S);
 }
@@ -197,7 +197,13 @@ static void shared_expert(call *k) { feed_forward(k, &k->w->shared, -1); }
 static void gate(call *k)
 {
     const struct matrix *w = &k->w->router;
-    ref_gate_logits(k->run, w, k->in[0], k->S);
+    const double *x = k->in[0];
+    if (k->run->noisy_x) {
+        memcpy(k->run->rounded, x, (size_t)k->S * (size_t)w->cols * sizeof *x);
+        ref_noise(k->run, k->run->rounded, (size_t)k->S * (size_t)w->cols);
+        x = k->run->rounded;
+    }
+    ref_gate_logits(k->run, w, x, k->S);
     memcpy(k->out, k->run->router, (size_t)k->S * (size_t)w->rows * sizeof *k->out);
     slack_of_sums(k, w);
 }

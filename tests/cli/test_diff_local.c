@@ -203,6 +203,16 @@ TEST(a_choice_is_judged_by_the_dumps_own_values)
     expect_wrong(j, wrong, 1);
 }
 
+/* The engine's precision bf16 rounds the x of linear layers and stores F32. */
+TEST(an_arithmetic_that_is_coarser_than_the_dump_rounds_the_inputs_of_linear_layers)
+{
+    DUMP(a, TINY "moonlight", "--tokens", LONGER, "--precision", "bf16");
+    json_t *j = DIFF(3, a, TINY "moonlight", "--local");
+    assert_string_equal(string(json_object_get(j, "local_a"), "first"), "model.layers.0.self_attn.q_proj.output");
+    json_decref(j);
+    expect_wrong(DIFF(0, a, TINY "moonlight", "--local", "--arithmetic", "bf16"), NULL, 0);
+}
+
 TEST(what_local_cannot_do_is_told)
 {
     DUMP(a, TINY "v3", "--tokens", TOKENS);
@@ -225,6 +235,7 @@ int main(int argc, char **argv)
         IN_DIR(missing_values_are_computed_from_those_before_and_named),
         IN_DIR(attention_without_earlier_rows_of_the_cache_is_not_judged),
         IN_DIR(a_choice_is_judged_by_the_dumps_own_values),
+        IN_DIR(an_arithmetic_that_is_coarser_than_the_dump_rounds_the_inputs_of_linear_layers),
         IN_DIR(what_local_cannot_do_is_told),
     };
     find_verbatim(argc, argv);

@@ -260,7 +260,7 @@ static void judge_operator(struct judge *j, int depth, size_t width)
     if (j->call.expert >= 0)
         keep_rows_of_expert(j);
     local_compute(v, &j->call, depth, j->call.expert >= 0 ? j->present : NULL);
-    int runs = j->call.inner || *merged || v->is_cast ? j->runs : 0, found = 1;
+    int runs = j->call.inner || *merged || v->is_cast || j->noisy_x ? j->runs : 0, found = 1;
     for (int run = 1; run <= runs && found; run++)
         found = one_run(j, (uint64_t)run, depth, width);
     if (found)
