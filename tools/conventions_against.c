@@ -1,11 +1,15 @@
 /* tools/conventions_against.c -- `verbatim conventions MODEL --against DUMP`: finds the conventions that reproduce a
  * dump.
  *
- * It uses coordinate descent. The search begins with the conventions of the command line, and tries the other values of
- * each convention in turn. A new value is kept if some tensor comes ten times nearer to the tensor of the dump, and the
- * sum of the logarithms of all distances falls. A convention changes the tensors that it affects and all later ones,
- * and each convention affects other tensors, so one or two sweeps suffice. If no tensor shows a convention (for
- * example, positions that are all moved by one), its value is kept, and the output says so. */
+ * The search begins with the conventions of the command line, and tries the other values of each convention in turn. For a tensor, let x
+ * be the numbers of the dump, y those of the model with the current value, and z those with another value. If the dump follows z,
+ * the projection t = (x - y)(z - y) / |z - y|^2 is 1, and if it follows y, t is 0. Roundings and other mistakes in the dump have nothing to
+ * do with the direction of z - y, so they move t by little: sigma is estimated from what is left of x - y without its projection,
+ * for independent numbers and for independent rows, and the larger one counts. A tensor tells a convention if sigma is at
+ * most 1 / SHARP, and t is nearer than NEAR to 0 or 1. The first tensor, in the order of computation, that does so decides. So a
+ * dump in BF16 can be judged, and a mistake elsewhere does not matter. If y consists of BF16 numbers and z does not (a router
+ * in BF16), and the dump stores F32, then the dump's numbers themselves decide. If no tensor tells a convention (for example,
+ * positions that are all moved by one, or an eps that changes less than the rounding), its value is kept, and the output says so. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +19,9 @@
 
 #define MOST_SWEEPS 4
 #define ALIKE 1e-7 /* smaller distances are one rounding of f32 */
+#define LEAST 16e-7 /* smaller changes, relative to the tensor, may be those of another library's pow, sin and cos */
+#define SHARP 12.0
+#define NEAR 0.25
 #define FAR 2.0    /* of rows that point elsewhere, and of choices that fell the other way */
 
 #define RUNS 8     /* perturbed runs of the reference that measure the bound of the verdict */
@@ -26,11 +33,17 @@ struct choices {
     unsigned char value[MOST_CONVENTIONS];
 };
 
+struct values { /* of one tensor of the dump, in the order of its rows */
+    size_t rows, width;
+    double *x, *y;    /* [rows, width]: of the dump and of the model; y is NaN in rows that the model lacks */
+    int stored_f32, x_bf16, y_bf16; /* whether the dump stores F32; whether all numbers are numbers of BF16 */
+};
+
 struct trial {
     size_t count, common; /* the dump's tensors; those that the model has too */
     char **name;      /* [count] */
     double *distance; /* [count] largest distance of a row, relative to its largest number */
-    double sum;       /* of their logarithms to base 10 */
+    struct values *values; /* [count] */
 };
 
 struct search {
@@ -44,8 +57,12 @@ struct search {
 
 static void trial_close(struct trial *t)
 {
-    for (size_t i = 0; i < t->count; i++)
+    for (size_t i = 0; i < t->count; i++) {
         free(t->name[i]);
+        free(t->values[i].x);
+        free(t->values[i].y);
+    }
+    free(t->values);
     free(t->name);
     free(t->distance);
     *t = (struct trial){0};
@@ -73,11 +90,45 @@ static double distance_of(const struct tap *tap)
     return tap->relative > ALIKE ? tap->relative : ALIKE;
 }
 
+static int all_bf16(const double *x, size_t n)
+{
+    size_t i = 0;
+    while (i < n && (!isfinite(x[i]) || diff_round(DIFF_BF16, x[i]) == x[i]))
+        i++;
+    return n && i == n;
+}
+
+static void keep_values(struct values *v, const struct diff_series *s, const struct diff_series *ours)
+{
+    size_t n = s->count * s->width;
+    if (s->dtype == DIFF_INTEGERS || ours->dtype == DIFF_INTEGERS || s->width != ours->width)
+        return;
+    *v = (struct values){.rows = s->count, .width = s->width, .stored_f32 = s->dtype == DIFF_F32};
+    v->x = cli_must(malloc((n + 1) * sizeof *v->x));
+    v->y = cli_must(malloc((n + 1) * sizeof *v->y));
+    for (size_t i = 0; i < n; i++)
+        v->x[i] = v->y[i] = NAN;
+    for (size_t r = 0, hint = 0; r < s->count; r++) {
+        diff_numbers(s, &s->rows[r], v->x + r * s->width);
+        for (size_t k = 0; k < ours->count; k++) {
+            const struct diff_row *row = &ours->rows[(hint + k) % ours->count];
+            if (row->sequence != s->rows[r].sequence || row->index != s->rows[r].index)
+                continue;
+            hint = (hint + k + 1) % ours->count;
+            diff_numbers(ours, row, v->y + r * s->width);
+            break;
+        }
+    }
+    v->x_bf16 = all_bf16(v->x, n);
+    v->y_bf16 = all_bf16(v->y, n);
+}
+
 static void measure(struct trial *t, const struct comparison *r, const struct diff_side *dump)
 {
     t->count = dump->count;
     t->name = cli_must(calloc(t->count + 1, sizeof *t->name));
     t->distance = cli_must(calloc(t->count + 1, sizeof *t->distance));
+    t->values = cli_must(calloc(t->count + 1, sizeof *t->values));
     for (size_t i = 0; i < t->count; i++) {
         const struct diff_series *s = &dump->series[i];
         t->name[i] = strdup(s->name);
@@ -87,8 +138,8 @@ static void measure(struct trial *t, const struct comparison *r, const struct di
             if (r->taps[k].a == s) {
                 t->distance[i] = distance_of(&r->taps[k]);
                 t->common += r->taps[k].verdict != NOT_COMPARED;
+                keep_values(&t->values[i], s, r->taps[k].b);
             }
-        t->sum += log10(t->distance[i]);
     }
 }
 
@@ -127,6 +178,8 @@ static int try(struct search *s, const struct choices *choices, struct trial *t,
     if (code == EXIT_DONE) {
         struct bounds bounds = {.arithmetic = DIFF_F32, .layers = layers_of(model.model)};
         diff_align(&dump, &ours, s->c->layout_a, NULL);
+        for (size_t i = 0; i < dump.count; i++) /* the least precise dtype of the dump is that of its arithmetic */
+            bounds.arithmetic = dump.series[i].dtype < bounds.arithmetic ? dump.series[i].dtype : bounds.arithmetic;
         if (verdict)
             code = bounds_measure(&model, &bounds, RUNS, s->ids, s->count, 0);
         diff_compare(&r, &dump, &ours, verdict ? &bounds : NULL);
@@ -145,19 +198,49 @@ static int try(struct search *s, const struct choices *choices, struct trial *t,
     return code;
 }
 
-/* How far `other` lies behind `one`, in decades of the tensor where that is most; *at: the first tensor, in the order of
- * computation, where it is more than one. */
-static double behind(const struct trial *one, const struct trial *other, size_t *at)
+/* Whether a tensor tells which of two models the dump follows: -1: y, 1: z, 0: it does not tell. */
+static int told_by(const struct values *y, const struct values *z)
 {
-    double most = 0;
-    *at = one->count;
-    for (size_t i = 0; i < one->count && i < other->count; i++) {
-        double d = log10(other->distance[i] / one->distance[i]);
-        most = d > most ? d : most;
-        if (d > 1.0 && *at == one->count)
-            *at = i;
+    double dd = 0, yy = 0, ed = 0, single = 0, whole = 0;
+    size_t n = y->rows * y->width;
+    if (!y->x || !z->x || y->rows != z->rows || y->width != z->width)
+        return 0;
+    if (y->stored_f32 && y->y_bf16 != z->y_bf16)
+        return y->x_bf16 == z->y_bf16 ? 1 : -1;
+    for (size_t i = 0; i < n; i++) {
+        double d = z->y[i] - y->y[i], e = y->x[i] - y->y[i];
+        if (!isfinite(d) || !isfinite(e))
+            continue;
+        dd += d * d;
+        ed += e * d;
+        yy += y->y[i] * y->y[i];
     }
-    return most;
+    if (!(dd > LEAST * LEAST * yy))
+        return 0;
+    double t = ed / dd, row = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = z->y[i] - y->y[i], r = y->x[i] - y->y[i] - t * d;
+        row = i % y->width ? row : 0;
+        if (isfinite(d) && isfinite(r)) {
+            single += r * r * d * d;
+            row += r * d;
+        }
+        whole += i % y->width == y->width - 1 ? row * row : 0;
+    }
+    if (sqrt(fmax(single, whole)) / dd > 1 / SHARP)
+        return 0;
+    return fabs(t) < NEAR ? -1 : fabs(t - 1) < NEAR ? 1 : 0;
+}
+
+/* The same for two trials. *at: the first tensor that tells. */
+static int tells(const struct trial *one, const struct trial *other, size_t *at)
+{
+    for (*at = 0; *at < one->count && *at < other->count; ++*at) {
+        int told = told_by(&one->values[*at], &other->values[*at]);
+        if (told)
+            return told;
+    }
+    return 0;
 }
 
 /* Tries the current conventions with value v for convention k. */
@@ -181,7 +264,7 @@ static int sweep(struct search *s, int *changed)
             int code = try_value(s, k, v, &t);
             if (code != EXIT_DONE)
                 return code;
-            if (t.sum < s->best.sum && behind(&t, &s->best, &at) > 1.0) {
+            if (tells(&s->best, &t, &at) > 0) {
                 struct trial was = s->best;
                 s->current.value[k] = v;
                 s->best = t;
@@ -193,12 +276,12 @@ static int sweep(struct search *s, int *changed)
     return EXIT_DONE;
 }
 
-/* What tells each convention: the alternative that comes nearest, and the tensor by which it lies behind. */
+/* What tells each convention: the first tensor that tells its value from some other value. */
 static int tell(struct search *s, json_t *rows)
 {
     vb_convention c;
     for (size_t k = 0; vb_convention_at(k, &c); k++) {
-        double least = INFINITY, here = 0, there = 0;
+        double here = 0, there = 0;
         char name[160] = "";
         for (unsigned char v = 0; v < VB_CONVENTION_VALUES && c.values[v]; v++) {
             struct trial t;
@@ -208,16 +291,14 @@ static int tell(struct search *s, json_t *rows)
             int code = try_value(s, k, v, &t);
             if (code != EXIT_DONE)
                 return code;
-            double decades = behind(&s->best, &t, &at);
-            if (decades < least && decades > 1.0) {
+            if (tells(&s->best, &t, &at) && !*name) {
                 here = s->best.distance[at];
                 there = t.distance[at];
                 snprintf(name, sizeof name, "%s", s->best.name[at]);
             }
-            least = decades < least ? decades : least;
             trial_close(&t);
         }
-        int told = least > 1.0 && isfinite(least);
+        int told = *name != '\0';
         json_array_append_new(rows, json_pack("{s:s,s:s,s:b,s:o,s:o,s:o}", "name", c.name, "value", c.values[s->current.value[k]],
                                               "told", told, "by", told ? json_string(name) : json_null(), "distance",
                                               told ? json_real(here) : json_null(), "distance_otherwise",

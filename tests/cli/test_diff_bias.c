@@ -218,12 +218,36 @@ TEST(the_weights_of_another_expert_are_named)
     expect_mistake(diff_of_copy(), told, "row", "A is computed with the weights of expert 9");
 }
 
+TEST(conventions_are_found_in_bf16_and_beside_a_mistake)
+{
+    static const char *const wrong = "model.layers.1.self_attn.o_proj.output", *const model = TINY "v3-mtp3";
+    size_t n;
+    DUMP(a, model, "--tokens", TOKENS, "--convention", "draft-hidden=pre-norm,concat=hidden-embedding");
+    struct edited e = edit(a);
+    float *x = floats(&e, wrong, &n);
+    for (size_t i = 0; i < n; i++)
+        x[i] *= 1.5f;
+    save(&e);
+    rewrite(a, in_bf16);
+    json_t *j = json_of_code(3, (const char *const[]){verbatim, "conventions", model, "--against", a, "--tokens", TOKENS, "--threads", "1",
+                                                      "--json", NULL}), *row;
+    assert_string_equal(string(j, "conventions"), "draft-hidden=pre-norm,concat=hidden-embedding");
+    assert_string_equal(string(j, "verdict"), "structural");
+    assert_string_equal(string(j, "first"), wrong);
+    size_t i;
+    json_array_foreach(json_object_get(j, "rows"), i, row)
+        if (!strcmp(string(row, "name"), "rope-angle")) /* smaller than rounding */
+            assert_true(json_is_false(json_object_get(row, "told")));
+    json_decref(j);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         IN_DIR(margins_of_experts_need_group_scores_on_one_side_only), IN_DIR(a_factor_that_no_bound_sees_is_a_bias),
         IN_DIR(common_mistakes_in_the_numbers_are_named),              IN_DIR(wrong_turns_of_rope_are_named),
         IN_DIR(wrong_matrices_are_named),                              IN_DIR(the_weights_of_another_expert_are_named),
+        IN_DIR(conventions_are_found_in_bf16_and_beside_a_mistake),
     };
     find_verbatim(argc, argv);
     if (argc > 2)
