@@ -99,6 +99,16 @@ static void change_weight(const char *name, size_t from, size_t count, int ulps)
     save(&e);
 }
 
+/* As llama.cpp does with BF16 weights: what is stored is F32, and linear layers round their inputs. */
+TEST(linear_layers_may_round_inputs_that_are_stored_in_f32)
+{
+    static const char *const models[] = {TINY "v2-lite", TINY "glm", TINY "v3-mtp3"};
+    for (size_t i = 0; i < COUNT(models); i++) {
+        DUMP(a, models[i], "--tokens", LONGER, "--precision", "bf16");
+        expect_wrong(DIFF(0, a, models[i], "--local", "--arithmetic", "bf16"), NULL, 0);
+    }
+}
+
 TEST(every_wrong_operator_is_named_and_no_other)
 {
     static const char *const wrong[] = {"model.layers.0.self_attn.kv_a_layernorm.output", "model.layers.1.self_attn.o_proj.output",
@@ -230,6 +240,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         IN_DIR(the_engines_operators_are_within_their_bounds_in_every_precision),
         IN_DIR(a_dump_of_transformers_in_bfloat16_is_rounding),
+        IN_DIR(linear_layers_may_round_inputs_that_are_stored_in_f32),
         IN_DIR(every_wrong_operator_is_named_and_no_other),
         IN_DIR(in_bfloat16_an_operator_is_wrong_by_less_than_its_rounding),
         IN_DIR(missing_values_are_computed_from_those_before_and_named),
