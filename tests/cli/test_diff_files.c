@@ -359,7 +359,7 @@ TEST(the_object_has_what_is_promised_and_its_counts_agree)
     const char *bucket;
     DUMP(a, TINY "v3", "--tokens", TOKENS);
     json_t *j = DIFF(0, a, TINY "v3", "--reference");
-    expect_keys(j, "verdict:s verdict_of_values:s a:o b:o tokens:i bound:o first:o first_structural:n taps:a only_in_a:a only_in_b:a notes:a "
+    expect_keys(j, "verdict:s verdict_of_values:s a:o b:o tokens:i bound:o first:o first_structural:n first_biased:n taps:a only_in_a:a only_in_b:a notes:a "
                    "local_a:o local_b:n required_missing:a");
     expect_keys(json_object_get(j, "first"), "tap:s sequence:i index:i token:i column:i a:r b:r a_bits:s b_bits:s ulps:i");
     json_array_foreach(json_object_get(j, "taps"), i, t) {

@@ -213,6 +213,17 @@ TEST(a_choice_is_judged_by_the_dumps_own_values)
     expect_wrong(j, wrong, 1);
 }
 
+TEST(a_result_of_another_shape_is_wrong)
+{
+    copy_files(TINY "v3", dir);
+    replace_in(dir, "config.json", "\"topk_group\": 2", "\"topk_group\": 3"); /* one group more than the model keeps */
+    DUMP(a, dir, "--tokens", TOKENS);
+    json_t *j = DIFF(3, a, TINY "v3", "--local");
+    assert_string_equal(string(json_object_get(j, "local_a"), "first"), "model.layers.1.mlp.gate.groups");
+    assert_non_null(strstr(string(operator_of(j, "model.layers.1.mlp.gate.groups"), "why"), "no shape of this model"));
+    json_decref(j);
+}
+
 /* The engine's precision bf16 rounds the x of linear layers and stores F32. */
 TEST(an_arithmetic_that_is_coarser_than_the_dump_rounds_the_inputs_of_linear_layers)
 {
@@ -247,6 +258,7 @@ int main(int argc, char **argv)
         IN_DIR(attention_without_earlier_rows_of_the_cache_is_not_judged),
         IN_DIR(a_choice_is_judged_by_the_dumps_own_values),
         IN_DIR(an_arithmetic_that_is_coarser_than_the_dump_rounds_the_inputs_of_linear_layers),
+        IN_DIR(a_result_of_another_shape_is_wrong),
         IN_DIR(what_local_cannot_do_is_told),
     };
     find_verbatim(argc, argv);

@@ -295,6 +295,7 @@ static void judge_series(struct judge *j, const struct diff_series *s)
     size_t width = j->op->width(reference_config(j->v->r), layer), n = j->v->rows * width;
     if (s->width != width || (s->dtype == DIFF_INTEGERS) != j->op->chooses) {
         not_judged(r, "it is %s, which is no shape of this model", s->shape);
+        r->verdict = STRUCTURAL;
         return;
     }
     j->unit = j->op->chooses ? unit_of_candidates(j, layer, s->depth) : local_unit(j->v, s);
