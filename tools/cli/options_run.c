@@ -18,8 +18,7 @@ const struct option options_to_run[] = {
      "weights are quantised to 8 or 4 bits when the model is opened, and tokens are generated faster."},
     {"--cache-type", NULL, "TYPE", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(cache_type), 0, 0,
      "Set the type of the numbers in the KV cache: f32, bf16 or q8 (default f32). With bf16, the cache takes half as much memory. With "
-     "q8, it takes a third and is read faster, so that tokens are generated faster after a long context. Each type gives other results, "
-     "but with each type the results are the same on every machine."},
+     "q8, it takes a third. Each type gives other results, but with each type the results are the same on every machine."},
     {"--repack", NULL, "on|off", MODEL_OPTIONS, TAKES_COMPUTE | TAKES_CHECK, TEXT_VALUE, AT(repack), 0, 0,
      "Reorder quantised weights for speed when the model is opened (default on). With off, the model opens sooner and computes more "
      "slowly. This option does not change the output."},
