@@ -1,5 +1,6 @@
 /* tests/cli/test_diff_report.c -- what `verbatim diff` writes besides its table: --require, --junit, --html, and the order of its lines.
  * Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -76,6 +77,31 @@ TEST(a_text_of_a_batch_is_chosen)
     expect_failure(RUN("diff", b, TINY "v3", "--runs", "0", "--sequence", "2"), 2, "--tokens IDS is missing");
 }
 
+TEST(the_first_number_that_is_not_finite_is_named)
+{
+    size_t n;
+    make_pair();
+    copy_dump(a, b, 1);
+    struct edited e = edit(b);
+    floats(&e, "model.layers.2.mlp.output", &n)[70] = NAN;
+    floats(&e, "model.layers.1.output", &n)[3] = INFINITY;
+    floats(&e, "lm_head.output", &n)[0] = -INFINITY;
+    save(&e);
+    struct said s = RUN("diff", a, b, "--runs", "0");
+    expect_code(&s, 3);
+    assert_non_null(strstr(s.out, "b.safetensors: the first number that is not finite is infinity in model.layers.1.output, index 0, column 3; 3 taps have such numbers\n"));
+    assert_int_equal(count_of(s.out, "first number that is not finite"), 1);
+    forget(&s);
+    DUMP(a, TINY "v3", "--tokens", "5,6,7", "--taps", "*.gate.choice"); /* where an engine may write masks as -infinity */
+    e = edit(a);
+    floats(&e, "model.layers.1.mlp.gate.choice", &n)[1] = -INFINITY;
+    save(&e);
+    s = RUN("diff", a, a, "--runs", "0");
+    expect_code(&s, 0);
+    assert_null(strstr(s.out, "not finite"));
+    forget(&s);
+}
+
 TEST(the_verdict_comes_first_and_the_first_difference_last)
 {
     make_pair();
@@ -150,6 +176,7 @@ int main(int argc, char **argv)
         IN_DIR(required_names_must_be_compared),
         IN_DIR(what_both_sides_have_and_nobody_compared_does_not_count),
         IN_DIR(a_text_of_a_batch_is_chosen),
+        IN_DIR(the_first_number_that_is_not_finite_is_named),
         IN_DIR(the_verdict_comes_first_and_the_first_difference_last),
         IN_DIR(junit_has_a_case_for_each_value),
         IN_DIR(the_page_has_the_object_of_json),

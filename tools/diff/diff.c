@@ -236,6 +236,8 @@ static void look_over(struct sides *s)
 static void join(struct sides *s)
 {
     diff_align(&s->side[0], &s->side[1], s->c->layout_a, s->c->layout_b);
+    for (int i = 0; i < 2; i++)
+        diff_note_finite(&s->side[i]);
     s->bounds.layers = s->side[0].layers > 0 ? s->side[0].layers : s->side[1].layers;
     for (int i = 0; i < 2; i++)
         for (size_t k = 0; k < s->side[i].count; k++)

@@ -82,6 +82,8 @@ void diff_close(struct diff_side *side);
 void diff_align(struct diff_side *a, struct diff_side *b, const char *layout_a, const char *layout_b);
 /* Finds out which tokens the rows of experts belong to, in a dump without manifest that contains the choices. diff_align calls it. */
 void diff_expert_rows(struct diff_side *side);
+/* Adds a note about the first number of a side that is not finite, if there is one (finite.c). */
+void diff_note_finite(struct diff_side *side);
 /* Finds the rows of this name; NULL if there are none. */
 const struct diff_series *diff_find(const struct diff_side *side, const char *name, int depth);
 /* Converts the numbers of a row to x [s->width]. If the row is shorter, the rest of x is not changed. */
