@@ -131,7 +131,8 @@ size_t routes_alike(const vb_routes *a, const vb_routes *b, size_t tokens)
     size_t t = 0;
     for (; t < tokens && (a->experts || b->experts); t++) {
         const int32_t *x = routes_forced(a, t), *y = routes_forced(b, t);
-        if (x && y ? memcmp(x, y, (size_t)(a->layers * a->top_k) * sizeof *x) : !(is_free(a, t) && is_free(b, t)))
+        int32_t layers = a->layers < b->layers ? a->layers : b->layers; /* those of MTP depths may be in one of them only */
+        if (x && y ? memcmp(x, y, (size_t)(layers * a->top_k) * sizeof *x) : !(is_free(a, t) && is_free(b, t)))
             return t;
     }
     return tokens;

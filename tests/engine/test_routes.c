@@ -364,6 +364,39 @@ static void batches_share_rows_up_to_the_first_other_route(void **unused)
     vb_model_close(m);
 }
 
+/* Routes of MTP depths, which only vb_evaluate reads, do not keep sequences from sharing rows. */
+static void batches_share_rows_with_routes_of_more_layers(void **unused)
+{
+    (void)unused;
+    static struct routed end[3];
+    vb_model *m = open_tiny("v3-mtp3");
+    struct copy routes = random_routes(m, PROMPT, 5);
+    size_t row = row_size(&routes.routes), wide_row = row / 3 * 4;
+    vb_routes wide = {calloc(PROMPT * wide_row, sizeof(int32_t)), PROMPT, 4, routes.routes.top_k};
+    int32_t prompt[PROMPT], *to = (int32_t *)(uintptr_t)wide.experts;
+    assert_non_null(to);
+    random_tokens(m, 7, prompt, PROMPT);
+    for (size_t t = 0; t < PROMPT; t++) {
+        memcpy(to + t * wide_row, routes.experts + t * row, row * sizeof *to);
+        memcpy(to + t * wide_row + row, routes.experts + t * row + row / 3 * 2, row / 3 * sizeof *to);
+    }
+    vb_session_options o = {.context = TOKENS + 1, .threads = 1, .record_routes = 1};
+    vb_batch_options bo = {.session = o, .max_sequences = 2, .keep_finished = 4};
+    vb_batch *b = open_batch_of(m, &bo);
+    request(b, prompt, &wide, &end[0]);
+    run_batch_to_its_end(b);
+    for (int i = 1; i < 3; i++) {
+        request(b, prompt, i == 1 ? &routes.routes : &wide, &end[i]);
+        run_batch_to_its_end(b);
+        assert_int_equal(end[i].cached, PROMPT - 1);
+        assert_true(end[i].fingerprint == end[0].fingerprint);
+    }
+    vb_batch_close(b);
+    free(to);
+    free(routes.experts);
+    vb_model_close(m);
+}
+
 /* ---- saved sessions ----------------------------------------------------------------------------------------------------- */
 
 static void a_session_is_loaded_with_the_routes_of_its_rows(void **unused)
@@ -453,6 +486,7 @@ int main(void)
         cmocka_unit_test(evaluating_and_cutting_keep_routes),
         cmocka_unit_test(layers_after_those_of_the_target_are_mtp_depths),
         cmocka_unit_test(batches_share_rows_up_to_the_first_other_route),
+        cmocka_unit_test(batches_share_rows_with_routes_of_more_layers),
         cmocka_unit_test(a_session_is_loaded_with_the_routes_of_its_rows),
         cmocka_unit_test(invalid_routes_are_refused),
     };
