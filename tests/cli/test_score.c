@@ -188,6 +188,36 @@ TEST(no_number_depends_on_the_batch_and_a_run_can_be_resumed)
     free(bytes);
 }
 
+static double first_logprob(const char *in, const char *context)
+{
+    size_t size;
+    json_t *j = JSON("score", V3, "--file", in, "-o", in_dir(5, "yarn.out"), "--convention", "yarn=max-len", "--context", context, "--max-sequences", "1");
+    json_decref(j);
+    char *bytes = bytes_of(file[5], &size);
+    json_t *score = json_loads(bytes, JSON_DISABLE_EOF_CHECK, NULL);
+    double logprob = at(score, "logprobs", 8);
+    assert_int_equal(integer(score, "index"), 0);
+    json_decref(score);
+    free(bytes);
+    unlink(file[5]);
+    return logprob;
+}
+
+/* With convention yarn=max-len, the context decides whether YaRN applies, and not the longest line of the file. */
+TEST(no_number_depends_on_the_other_lines)
+{
+    char longer[512] = "{\"prompt\": [5";
+    for (int i = 0; i < 80; i++)
+        strcat(longer, ",6");
+    const char *const both[] = {lines[1], strcat(longer, "]}")};
+    const char *one = write_lines(0, "one.jsonl", both, 1), *two = write_lines(1, "two.jsonl", both, 2);
+    expect_failure(RUN("score", V3, "--file", two, "--convention", "yarn=max-len"), 2, "--context is missing");
+    expect_failure(RUN("generate", V3, "--prompts", two, "--convention", "yarn=max-len"), 2, "--context is missing");
+    double with_yarn = first_logprob(one, "200"), without = first_logprob(one, "20");
+    assert_true(with_yarn == first_logprob(two, "200"));
+    assert_true(with_yarn != without);
+}
+
 TEST(invalid_lines_are_one_sentence)
 {
     static const char *const bad[][2] = {
@@ -345,6 +375,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         IN_DIR(scores_are_those_of_the_logits),
         IN_DIR(no_number_depends_on_the_batch_and_a_run_can_be_resumed),
+        IN_DIR(no_number_depends_on_the_other_lines),
         IN_DIR(invalid_lines_are_one_sentence),
         IN_DIR(scores_of_other_engines_are_compared),
         IN_DIR(the_bound_of_a_model_finds_an_error_in_all_tokens),

@@ -140,7 +140,8 @@ static void be_at(struct prompts *p, size_t line)
 static int check_lines(struct prompts *p)
 {
     const struct cli *c = p->c;
-    int code = EXIT_DONE;
+    int32_t ignored;
+    int code = prompts_context(c, 0, &ignored);
     if (c->context > vb_max_positions(c->model))
         return cli_fail(c, EXIT_USAGE, "--context is %lld, max_position_embeddings is %d", c->context, vb_max_positions(c->model));
     for (size_t i = 0; i < p->file.num_lines && code == EXIT_DONE; i++) {
@@ -307,6 +308,15 @@ static int loop(struct prompts *p)
     return p->code;
 }
 
+int prompts_context(const struct cli *c, size_t longest, int32_t *context)
+{
+    *context = (int32_t)longest;
+    if (!strstr(cli_facts(c).conventions, "yarn=max-len"))
+        return EXIT_DONE;
+    *context = (int32_t)c->context;
+    return c->context > 0 ? EXIT_DONE : cli_fail(c, EXIT_USAGE, "--context is missing: with convention yarn=max-len, the results depend on it");
+}
+
 /* The longest prompt that is left tells how large the context has to be; the batch then says whether its cache can hold it. */
 static int open_batch(struct prompts *p)
 {
@@ -319,8 +329,9 @@ static int open_batch(struct prompts *p)
     p->max_sequences = c->max_sequences ? c->max_sequences : 8;
     if ((size_t)p->max_sequences > left)
         p->max_sequences = (int32_t)left;
-    p->context = (int32_t)p->file.line[longest].most;
-    int code = cli_draft_tokens(c) ? try_session(c, NULL, p->context, &p->draft_bytes) : EXIT_DONE;
+    int code = prompts_context(c, p->file.line[longest].most, &p->context);
+    if (code == EXIT_DONE)
+        code = cli_draft_tokens(c) ? try_session(c, NULL, p->context, &p->draft_bytes) : EXIT_DONE;
     if (code != EXIT_DONE)
         return code;
     vb_batch_options o = {.session = session_options(c), .max_sequences = p->max_sequences, .cache_tokens = c->cache_tokens};

@@ -78,8 +78,12 @@ int answers_open(const struct cli *c, struct answers *a, struct prompt_file *f, 
 int answers_write(const struct cli *c, struct answers *a, json_t *answer);
 int answers_close(const struct cli *c, struct answers *a);
 
-/* ---- the run (tools/prompts/prompts.c)
- * ------------------------------------------------------------------------------------------ */
+/* ---- the run (tools/prompts/prompts.c) ---------------------------------------------------------------------------------- */
+
+/* Sets *context to the context of a batch whose longest sequence has `longest` tokens. With convention yarn=max-len, results depend
+ * on the context; then it is --context, and without this option the function reports an error. So no result depends on the other
+ * lines of the file. */
+int prompts_context(const struct cli *c, size_t longest, int32_t *context);
 
 /* Runs all prompts that have no answer yet. Returns an exit code. */
 int prompts_run(struct cli *c);

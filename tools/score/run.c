@@ -39,7 +39,8 @@ static void be_at(struct scores *s, size_t line)
 static int check_lines(struct scores *s)
 {
     size_t most = s->c->context > 0 ? (size_t)s->c->context : (size_t)vb_max_positions(s->c->model);
-    int code = EXIT_DONE;
+    int32_t ignored;
+    int code = prompts_context(s->c, 0, &ignored);
     for (size_t i = 0; i < s->file.num_lines && code == EXIT_DONE; i++) {
         struct score_line l;
         be_at(s, i);
@@ -63,9 +64,11 @@ static int open_batch(struct scores *s)
 {
     vb_error err;
     vb_batch_options o = {.session = s->c->session, .max_sequences = s->c->max_sequences, .cache_tokens = s->c->cache_tokens};
-    o.session.context = (int32_t)s->longest;
     o.session.stop = answer_stop;
     o.session.record_routes = s->c->with_routes;
+    int code = prompts_context(s->c, s->longest, &o.session.context);
+    if (code != EXIT_DONE)
+        return code;
     return vb_batch_open(&s->batch, s->c->model, &o, &err) ? cli_error(s->c, &err) : EXIT_DONE;
 }
 
