@@ -22,12 +22,12 @@ const struct option options_to_inspect[] = {
      "Compare the passes with LOG, which another engine has written: a file of JSON lines, one object per pass. The keys are those of "
      "--json (round, pass, depth, module, accepted, context_length, input_ids, index, positions, slots, lm_head_indices), drafts (the "
      "drafts that the pass verifies) and tokens (those that it chooses). Missing keys are not compared. Slots may have other numbers, "
-     "if each stands for the same slot everywhere. The exit code is 3 if a pass differs."},
+     "if each number always means the same slot. The exit code is 3 if a pass differs."},
     {"--bits", NULL, NULL, COMPARE_OPTIONS, TAKES_DIFF, FLAG, AT(bits), 0, 0,
      "Treat rounding as a difference: the exit code is then 3 if any bit differs."},
     {"--require", NULL, "GLOB,...", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(require), 0, 0,
-     "Each of these patterns must match the name of a value that was compared. If one matches none, the exit code is 3. So a name that "
-     "the other engine spells differently does not remain unnoticed."},
+     "Each of these patterns must match the name of a value that was compared. If one matches none, the exit code is 3. This finds names "
+     "that the other engine spells differently."},
     {"--junit", NULL, "FILE", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(junit), 0, 0,
      "Also write the result to FILE in JUnit's XML format, with one test case per value."},
     {"--html", NULL, "FILE", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(html), 0, 0,
