@@ -71,6 +71,26 @@ static void slack_of_sums(call *k, const struct matrix *w)
     }
 }
 
+/* Each of `ranks` tensor-parallel ranks multiplies a slice of x [S, cols] with its columns of w, and rounds its sum. These sums are
+ * added one after the other, and engines that add in the dtype round each sum of two. `slack` grows by `unit` times the sizes of all
+ * numbers that are rounded; the last sum is the result. */
+static void slack_of_ranks(call *k, const struct matrix *w, const double *x, size_t S, double *slack)
+{
+    size_t rows = (size_t)w->rows, cols = (size_t)w->cols, ranks = (size_t)k->ranks;
+    for (size_t i = 0; i < rows && slack && ranks > 1; i++) {
+        ref_row(w, (int)i, k->run->row);
+        for (size_t s = 0; s < S; s++) {
+            double sum = 0;
+            for (size_t r = 0; r < ranks; r++) {
+                size_t from = cols * r / ranks, to = cols * (r + 1) / ranks;
+                double part = ref_dot(k->run->row + from, x + s * cols + from, (int)(to - from));
+                sum += part;
+                slack[s * rows + i] += k->unit * (fabs(part) + (r > 0 && r + 1 < ranks ? fabs(sum) : 0));
+            }
+        }
+    }
+}
+
 /* Linear layers: products of representable numbers are added in f32. Weights that the arithmetic cannot represent are rounded. */
 static void linear(call *k, const struct matrix *w)
 {
@@ -83,7 +103,11 @@ static void q_a(call *k) { linear(k, &k->w->attention.q_a_proj); }
 static void q_b(call *k) { linear(k, &k->w->attention.q_b_proj); }
 static void q_alone(call *k) { linear(k, &k->w->attention.q_proj); }
 static void kv_a(call *k) { linear(k, &k->w->attention.kv_a_proj); }
-static void o_proj(call *k) { linear(k, &k->w->attention.o_proj); }
+static void o_proj(call *k)
+{
+    linear(k, &k->w->attention.o_proj);
+    slack_of_ranks(k, &k->w->attention.o_proj, k->in[0], (size_t)k->S, k->slack);
+}
 static void eh_proj(call *k) { linear(k, &k->module->eh_proj); }
 static void head(call *k) { linear(k, &k->run->r->head); }
 static void module_head(call *k) { linear(k, &k->module->head); }
@@ -186,6 +210,7 @@ static void attention(call *k)
 static void feed_forward(call *k, const struct reference_mlp *w, int index)
 {
     ref_mlp(k->run, k->out, w, index, k->in[0], k->S);
+    slack_of_ranks(k, &w->down_proj, k->run->gate, (size_t)k->S, k->slack); /* ref_mlp leaves there what down_proj reads */
     k->inner = 1;
     k->terms = (size_t)w->gate_proj.cols + (size_t)w->gate_proj.rows;
 }
@@ -287,7 +312,8 @@ static void weights(call *k)
     roundings(k, 4, (size_t)k->S * X);
 }
 
-/* The outputs of the chosen experts, [X, D] per row, in the order of the row's experts. */
+/* The outputs of the chosen experts, [X, D] per row, in the order of the row's experts. Ranks may round their sums before and after
+ * they are multiplied by the expert's weight. */
 static void chosen_experts(call *k)
 {
     const struct config *c = config_of(k);
@@ -300,10 +326,15 @@ static void chosen_experts(call *k)
         if (!rows)
             continue;
         ref_mlp(k->run, k->run->expert_out, &k->w->experts[e], e, k->run->expert_in, rows);
+        memset(k->run->normed, 0, (size_t)rows * D * sizeof *k->out);
+        slack_of_ranks(k, &k->w->experts[e].down_proj, k->run->gate, (size_t)rows, k->run->normed);
         rows = 0;
         for (size_t i = 0; i < (size_t)k->S * X; i++)
-            if (k->in[1][i] == e)
+            if (k->in[1][i] == e) {
+                for (size_t d = 0; d < D && k->slack; d++)
+                    k->slack[i * D + d] = 2 * k->run->normed[(size_t)rows * D + d];
                 memcpy(k->out + i * D, k->run->expert_out + (size_t)rows++ * D, D * sizeof *k->out);
+            }
     }
     k->inner = 1;
     k->terms = D;

@@ -6,7 +6,8 @@
  *
  * An operator also says how far rounding may move its result. Engines round at other places than this program does: one rounds the
  * probabilities before they are multiplied by the values, another does not. So the bound counts every rounding that some engine makes
- * inside of the operator (`counted` lists them), in two ways. If the effect of the roundings on a number of the result is easily
+ * inside of the operator (`counted` lists them, and `ranks` adds those of
+ * tensor-parallel ranks), in two ways. If the effect of the roundings on a number of the result is easily
  * written down, `slack` is an upper bound of their sum. Otherwise (`inner`) the caller computes the operator again with noise, and
  * sees how far the result moves. Neither includes the rounding of the result itself. */
 #ifndef VB_REFERENCE_OPERATORS_H
@@ -60,6 +61,7 @@ struct reference_call {
     double *slack; /* NULL, or [S, width], set to the bound of the inner roundings; 0 where noise shows them */
     double unit;   /* the unit roundoff of the inner roundings, for slack */
     int absorbed;  /* attention: without keys and values of each head */
+    int ranks;     /* so many tensor-parallel ranks round their sums before they are added; 0 counts as 1 */
     /* set by the operator: whether it has inner roundings that noise shows; the length of its longest sum */
     int inner;
     size_t terms;

@@ -228,6 +228,22 @@ TEST(an_arithmetic_that_is_coarser_than_the_dump_rounds_the_inputs_of_linear_lay
     json_decref(j);
 }
 
+/* The bounds of o_proj and down_proj grow, and those of other linear layers stay. */
+TEST(ranks_round_their_parts_of_the_sums_in_o_proj_and_down_proj)
+{
+    static const char *const names_of[] = {"model.layers.1.self_attn.q_a_proj.output", "model.layers.1.self_attn.o_proj.output",
+                                           "model.layers.0.mlp.output", "model.layers.2.mlp.shared_experts.output"};
+    json_t *one = DIFF(0, "golden/truth/glm.hf-dump-bfloat16.safetensors", TINY "glm", "--local");
+    json_t *four = DIFF(0, "golden/truth/glm.hf-dump-bfloat16.safetensors", TINY "glm", "--local", "--ranks", "4");
+    for (size_t i = 0; i < COUNT(names_of); i++) {
+        double before = real(operator_of(one, names_of[i]), "of_bound"), now = real(operator_of(four, names_of[i]), "of_bound");
+        print_message("%s: %.3f of the bound, with 4 ranks %.3f\n", names_of[i], before, now);
+        assert_true(before > 0 && (i == 0 ? now == before : now < before && now > before / 8));
+    }
+    json_decref(one);
+    json_decref(four);
+}
+
 TEST(what_local_cannot_do_is_told)
 {
     DUMP(a, TINY "v3", "--tokens", TOKENS);
@@ -252,6 +268,7 @@ int main(int argc, char **argv)
         IN_DIR(a_choice_is_judged_by_the_dumps_own_values),
         IN_DIR(an_arithmetic_that_is_coarser_than_the_dump_rounds_the_inputs_of_linear_layers),
         IN_DIR(a_result_of_another_shape_is_wrong),
+        IN_DIR(ranks_round_their_parts_of_the_sums_in_o_proj_and_down_proj),
         IN_DIR(what_local_cannot_do_is_told),
     };
     find_verbatim(argc, argv);

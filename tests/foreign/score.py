@@ -7,7 +7,8 @@
 Runs the backend of this folder without a bug, and with each bug of bugs.py and bugs_inside.py, in the arithmetic of real engines, writes a
 dump, and lets `verbatim diff` compare it with the model. Which tensor is the first wrong one, and in which rows, says the backend itself:
 the same run with the bug and without it differ there first. Such a bug counts if it moves some row of that tensor by more than a quarter
-of the RMS rounding of the tensor's dtype, also where nothing else is rounded; all others are invisible. Prints one line per arithmetic.
+of the RMS rounding of the tensor's dtype, also where nothing else is rounded; all others are invisible. diff gets the option --ranks if the engine has
+several tensor-parallel ranks. Prints one line per arithmetic.
 --goals f32:right=100,clean=0 ends with an error if fewer than 100 % of the bugs in f32 are named at the right tensor and row, or if a
 clean run was called structural. Needs NumPy."""
 
@@ -157,13 +158,15 @@ class Scorer:
     def diff(self, run, model, arithmetic):
         path = self.folder / "dump.safetensors"
         command = [self.verbatim, "diff", path, TINY / model, "--json"] + OPTIONS.get(arithmetic, [])
+        if run.be.s.ranks > 1:
+            command += ["--ranks", run.be.s.ranks]
         if self.hooks:
             write_hooks(path, run.be.taps, run.tokens)
             path.with_suffix(".jsonl").unlink(missing_ok=True)
             command += ["--names", "hf", "--tokens", ",".join(map(str, run.tokens))]
         else:
             write_dump(path, run.be.taps)
-        done = subprocess.run(command + self.options, capture_output=True, text=True, timeout=300)
+        done = subprocess.run([str(word) for word in command] + self.options, capture_output=True, text=True, timeout=300)
         if done.returncode not in (0, 3):
             return {"verdict": "error", "error": done.stderr.strip()}
         return json.loads(done.stdout)

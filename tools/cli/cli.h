@@ -135,6 +135,7 @@ struct cli {
     long long context;          /* -1: not given */
     long long draft_tokens;     /* CLI_AUTO: auto; -1: not given */
     long long runs;             /* -1: not given */
+    long long ranks;            /* for diff; 0: not given */
     long long sequence;         /* for diff and conventions: which text of a batch is compared; -1: all; a model has text 0 */
     long long logprobs;         /* -1: not given */
     int threads_given, isa_given, draft_given;

@@ -50,6 +50,9 @@ const struct option options_to_inspect[] = {
     {"--runs", NULL, "N", COMPARE_OPTIONS, TAKES_DIFF, LONG_VALUE, AT(runs), 0, 1000,
      "Measure how much rounding can change each value, with N runs of the reference that have small random perturbations (default 8). If "
      "N is 0, this bound is estimated from the dtype and the layer's depth, and no operator is judged alone."},
+    {"--ranks", NULL, "N", COMPARE_OPTIONS, TAKES_DIFF, LONG_VALUE, AT(ranks), 1, 1 << 10,
+     "The other engine has N tensor-parallel ranks (default 1). Each rank rounds its sums in o_proj and down_proj before they are added. "
+     "When operators are judged alone, the bound then counts these roundings."},
     {"--model", NULL, "DIR", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(model_of_bound), 0, 0,
      "When A and B are both dumps: measure the rounding bound with this model. When they are files of log-probabilities: measure how far "
      "BF16 moves the log-probabilities of this model."},

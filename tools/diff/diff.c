@@ -141,7 +141,8 @@ static int measure(struct sides *s)
         code = check_tokens(s, &model);
     for (int i = 0; i < 2 && code == EXIT_DONE; i++)
         if (judges(s, i)) {
-            code = diff_local(&model, &s->side[i], &s->bounds, s->ids, s->count, runs, &s->local[i]);
+            code = diff_local(&model, &s->side[i], &s->bounds, s->ids, s->count, runs, s->c->ranks > 0 ? (int)s->c->ranks : 1,
+                              &s->local[i]);
             s->has_local[i] = 1;
         }
     if (code == EXIT_DONE && !s->c->local)

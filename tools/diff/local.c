@@ -299,7 +299,7 @@ static void judge_series(struct judge *j, const struct diff_series *s)
         return;
     }
     j->unit = j->op->chooses ? unit_of_candidates(j, layer, s->depth) : local_unit(j->v, s);
-    j->call = (struct reference_call){.op = j->op, .layer = layer, .expert = expert, .unit = j->op->of_router ? j->unit : j->v->arithmetic};
+    j->call = (struct reference_call){.op = j->op, .layer = layer, .expert = expert, .ranks = j->v->ranks, .unit = j->op->of_router ? j->unit : j->v->arithmetic};
     j->dump = cli_must(calloc(n + 1, sizeof *j->dump));
     j->squares = cli_must(calloc(n + 1, sizeof *j->squares));
     j->call.out = cli_must(calloc(n + 1, sizeof *j->call.out));
@@ -368,10 +368,10 @@ static void sum_up(struct local *l)
     }
 }
 
-int diff_local(struct cli *c, const struct diff_side *side, const struct bounds *b, const int32_t *ids, size_t count, int runs,
+int diff_local(struct cli *c, const struct diff_side *side, const struct bounds *b, const int32_t *ids, size_t count, int runs, int ranks,
                struct local *l)
 {
-    struct local_values v = {.side = side, .ids = ids, .id_count = count, .arithmetic = diff_unit(b->arithmetic),
+    struct local_values v = {.side = side, .ids = ids, .id_count = count, .ranks = ranks, .arithmetic = diff_unit(b->arithmetic),
                              .arithmetic_given = b->arithmetic_given, .dtype = b->arithmetic};
     vb_model_facts facts = cli_facts(c);
     struct reference *r;

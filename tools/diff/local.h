@@ -13,6 +13,10 @@
  * that of its row: 8 runs of one number measure it only roughly. The last term is for the order of a sum with K terms in f32, where m
  * is the largest number of the row; it is left out where slack includes it.
  *
+ * --ranks N: N tensor-parallel ranks round their parts p of the sums in o_proj and down_proj before they are added. Slack includes half
+ * an ulp of each |p|, and of each sum of parts except the last (reference/operators.c). A rank holds N-th parts of the heads or of the
+ * intermediate columns, in their order.
+ *
  * The bound of single numbers is wide where many roundings happen inside of an operator. Errors that are not random are found by
  * their root mean square. Each error is divided by its standard deviation, sqrt(h^2 / 3 + slack^2 / 3 + sigma^2 + ...); a rounding
  * of at most h has a standard deviation of at most h / sqrt(3). Every rounding that some engine makes is counted, so the mean square
@@ -55,8 +59,8 @@ struct local {
 };
 
 /* Judges the values of `side`, which diff_align has aligned with the values of a model or of another dump. `c` is the open model. ids:
- * the tokens, for dumps that do not say them. Reports errors. The caller closes *l, even after an error. */
-int diff_local(struct cli *c, const struct diff_side *side, const struct bounds *b, const int32_t *ids, size_t count, int runs,
+ * the tokens, for dumps that do not say them. ranks: how many tensor-parallel ranks the engine has. Reports errors. The caller closes *l, even after an error. */
+int diff_local(struct cli *c, const struct diff_side *side, const struct bounds *b, const int32_t *ids, size_t count, int runs, int ranks,
                struct local *l);
 void local_close(struct local *l);
 
@@ -83,6 +87,7 @@ struct local_values {
     int32_t sequence;
     const int32_t *ids;
     size_t id_count, rows;
+    int ranks;                 /* tensor-parallel ranks */
     double arithmetic;         /* the unit roundoff of the arithmetic */
     int arithmetic_given;
     int is_cast;               /* whether the dump has rounded copies of the values that the engine computed with */

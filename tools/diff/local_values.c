@@ -233,24 +233,29 @@ static void compute_some(struct local_values *v, struct reference_call *call, co
 {
     struct reference_call k = *call;
     size_t in = call->in_width[0], out = call->op->width(config_of(v), call->layer), n = 0;
-    double *x = cli_must(malloc((v->rows * in + 1) * sizeof *x)), *y = cli_must(malloc((v->rows * out + 1) * sizeof *y));
+    double *x = cli_must(malloc((v->rows * in + 1) * sizeof *x)), *y = cli_must(malloc((v->rows * out + 1) * sizeof *y)), *slack = cli_must(malloc((v->rows * out + 1) * sizeof *slack));
     for (size_t s = 0; s < v->rows; s++)
         if (only[s])
             memcpy(x + n++ * in, call->in[0] + s * in, in * sizeof *x);
     k.in[0] = x;
     k.out = y;
-    k.slack = NULL;
+    k.slack = call->slack ? slack : NULL;
     k.S = (int)n;
     if (n)
         reference_compute(v->bench, &k);
     n = 0;
     for (size_t s = 0; s < v->rows; s++)
-        if (only[s])
-            memcpy(call->out + s * out, y + n++ * out, out * sizeof *y);
+        if (only[s]) {
+            memcpy(call->out + s * out, y + n * out, out * sizeof *y);
+            if (call->slack)
+                memcpy(call->slack + s * out, slack + n * out, out * sizeof *slack);
+            n++;
+        }
     call->inner = k.inner;
     call->terms = k.terms;
     free(x);
     free(y);
+    free(slack);
 }
 
 void local_compute(struct local_values *v, struct reference_call *call, int depth, const unsigned char *only)
@@ -303,7 +308,7 @@ static const struct local_value *rounded_copy(struct local_values *v, const stru
 
 const struct local_value *local_value(struct local_values *v, int noisy, const char *name, int depth, int asking)
 {
-    struct reference_call call = {.unit = v->arithmetic};
+    struct reference_call call = {.unit = v->arithmetic, .ranks = v->ranks};
     unsigned char *present;
     char merged[200] = "";
     int layer, expert;
