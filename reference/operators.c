@@ -55,8 +55,8 @@ static void latent_norm(call *k)
     round_cached(k, (size_t)k->S * (size_t)c->kv_lora_rank);
 }
 
-/* The sum of K terms t in f32, one after the other: each of the K partial sums is rounded. A partial sum is of the size of
- * sqrt(sum t^2), so independent roundings add up to about sqrt(K) 2^-24 sqrt(sum t^2). The bound is twice as large. */
+/* The sum of K terms t in f32, one after the other: each of the K partial sums is rounded. The square of the k-th is about
+ * (k / K) sum t^2, and a rounding of at most h has the variance h^2 / 3. So the variance of the result is K 2^-48 sum t^2 / 6. */
 static void slack_of_sums(call *k, const struct matrix *w)
 {
     size_t rows = (size_t)w->rows, cols = (size_t)w->cols;
@@ -66,7 +66,7 @@ static void slack_of_sums(call *k, const struct matrix *w)
             double squares = 0;
             for (size_t c = 0; c < cols; c++)
                 squares += k->run->row[c] * k->in[0][s * cols + c] * k->run->row[c] * k->in[0][s * cols + c];
-            k->slack[s * rows + i] = 2 * sqrt((double)cols * squares) * 0x1p-24;
+            k->slack[s * rows + i] = 8 * sqrt((double)cols * squares / 6) * 0x1p-24; /* 8 standard deviations, as in local.h */
         }
     }
 }
