@@ -509,6 +509,17 @@ TEST(help_names_every_option)
     forget(&all);
 }
 
+/* The GNU C library overwrites memory that is freed, so a draft vocabulary that outlives its model cannot be closed. */
+static void a_draft_vocabulary_is_closed_before_its_model(void **unused)
+{
+    (void)unused;
+    setenv("MALLOC_PERTURB_", "165", 1);
+    struct said s = RUN("generate", V3, "--tokens", "5", "-n", "2", "--draft", "mtp-eagle", "--draft-vocab", "20");
+    unsetenv("MALLOC_PERTURB_");
+    expect_code(&s, 0);
+    forget(&s);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -528,6 +539,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(closed_stdout_does_not_leak_into_the_output_file),
         cmocka_unit_test(options_may_stand_anywhere_and_carry_an_equals_sign),
         cmocka_unit_test(help_names_every_option),
+        cmocka_unit_test(a_draft_vocabulary_is_closed_before_its_model),
     };
     find_verbatim(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);

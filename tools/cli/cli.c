@@ -143,10 +143,10 @@ void cli_close(struct cli *c)
 {
     vb_tokenizer_close(c->tokenizer);
     vb_template_close(c->template);
+    cli_drafting_close(c); /* a draft vocabulary is closed before its model */
     if (c->model)
         vb_model_close(c->model);
     free(c->routes);
-    cli_drafting_close(c);
     cli_sampling_close(c);
     cli_foreign_close(c);
 }
