@@ -208,6 +208,8 @@ static void print_verdict(const struct diff_told *t, const size_t counts[STRUCTU
 {
     const struct comparison *r = t->r;
     int wrong = 0;
+    for (size_t i = 0; i < json_array_size(missing); i++)
+        printf("required, and not compared: %s\n", json_string_value(json_array_get(missing, i)));
     for (int i = 0; i < 2; i++)
         if (t->local[i] && t->local[i]->wrong) {
             printf("structural: %c: %zu of %zu operators are wrong, first %s (%s)\n", "AB"[i], t->local[i]->wrong, t->local[i]->judged,
@@ -232,8 +234,6 @@ static void print_verdict(const struct diff_told *t, const size_t counts[STRUCTU
         printf("  looks like this mistake: %s\n", r->looks_like);
     if (r->biased)
         printf("first biased: %s: %s\n", r->biased->a->name, r->biased->why);
-    for (size_t i = 0; i < json_array_size(missing); i++)
-        printf("required, and not compared: %s\n", json_string_value(json_array_get(missing, i)));
     for (size_t i = 0; i < r->count; i++)
         if (r->taps[i].verdict == TIE_FLIP) {
             printf("first tie-flip: %s: %s\n", r->taps[i].a->name, r->taps[i].why);
