@@ -142,6 +142,14 @@ TEST(junit_has_a_case_for_each_value)
     assert_int_equal(count_of(xml, "<failure type=\"rounding\""), count_of(xml, "<failure "));
     assert_true(count_of(xml, "<failure ") > 2);
     free(xml);
+    s = RUN("diff", b, TINY "v3", "--local", "--junit", path, "--force"); /* operators are cases too */
+    expect_code(&s, 3);
+    forget(&s);
+    xml = bytes_of(path, &size);
+    assert_int_equal(count_of(xml, "<testcase classname=\"verbatim.diff.operator-a\""), count_of(xml, "<testcase "));
+    assert_non_null(strstr(xml, "tests=\"6\" failures=\"3\""));
+    assert_non_null(strstr(xml, "name=\"model.layers.2.mlp.output (sum-of-experts)\"><failure type=\"structural\""));
+    free(xml);
 }
 
 TEST(the_page_has_the_object_of_json)

@@ -29,7 +29,7 @@ const struct option options_to_inspect[] = {
      "Each of these patterns must match the name of a value that was compared. If one matches none, the exit code is 3. This finds names "
      "that the other engine spells differently."},
     {"--junit", NULL, "FILE", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(junit), 0, 0,
-     "Also write the result to FILE in JUnit's XML format, with one test case per value."},
+     "Also write the result to FILE in JUnit's XML format, with one test case per value and per operator."},
     {"--html", NULL, "FILE", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(html), 0, 0,
      "Also write the result to FILE as a web page. The page needs no network."},
     {"--follow-choices", NULL, NULL, COMPARE_OPTIONS, TAKES_DIFF, FLAG, AT(follow_choices), 0, 0,

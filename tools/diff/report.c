@@ -88,12 +88,41 @@ static void put_case(FILE *f, const struct cli *c, const json_t *tap)
     fputs("</testcase>\n", f);
 }
 
+static const json_t *operators_of(const json_t *told, int side)
+{
+    return json_object_get(json_object_get(told, side ? "local_b" : "local_a"), "operators");
+}
+
+static int is_wrong(const json_t *operator) { return !strcmp(text_of(operator, "verdict"), verdict_name[STRUCTURAL]); }
+
+/* The operators that were judged alone, of the side A or B. */
+static void put_operators(FILE *f, const json_t *told, int side)
+{
+    size_t i;
+    json_t *one;
+    json_array_foreach(operators_of(told, side), i, one) {
+        const char *why = text_of(one, "why");
+        fprintf(f, "  <testcase classname=\"verbatim.diff.operator-%c\" name=\"", side ? 'b' : 'a');
+        put_xml(f, text_of(one, "tap"));
+        fprintf(f, " (%s)\">", text_of(one, "operator"));
+        if (is_wrong(one) || !strcmp(text_of(one, "verdict"), "not judged")) {
+            fputs(is_wrong(one) ? "<failure type=\"structural\" message=\"" : "<skipped message=\"", f);
+            if (*why)
+                put_xml(f, why);
+            else
+                fprintf(f, "%lld of %lld rows", json_integer_value(json_object_get(one, "wrong_rows")), json_integer_value(json_object_get(one, "rows")));
+            fputs("\"/>", f);
+        }
+        fputs("</testcase>\n", f);
+    }
+}
+
 int diff_junit(const struct cli *c, const json_t *told)
 {
     struct cli_file file;
     FILE *f = cli_file_begin(c, &file, c->junit);
     const json_t *taps = json_object_get(told, "taps"), *missing = json_object_get(told, "required_missing");
-    size_t i, failures = json_array_size(missing), skipped = 0;
+    size_t i, failures = json_array_size(missing), skipped = 0, tests = json_array_size(taps) + failures;
     json_t *one;
     if (!f)
         return EXIT_OTHER;
@@ -101,13 +130,22 @@ int diff_junit(const struct cli *c, const json_t *told)
         failures += (size_t)fails(c, one);
         skipped += !is_compared(one);
     }
+    for (int side = 0; side < 2; side++) {
+        tests += json_array_size(operators_of(told, side));
+        json_array_foreach(operators_of(told, side), i, one) {
+            failures += (size_t)is_wrong(one);
+            skipped += !strcmp(text_of(one, "verdict"), "not judged");
+        }
+    }
     fputs("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"verbatim diff ", f);
     put_xml(f, text_of(json_object_get(told, "a"), "path"));
     fputc(' ', f);
     put_xml(f, text_of(json_object_get(told, "b"), "path"));
-    fprintf(f, "\" tests=\"%zu\" failures=\"%zu\" skipped=\"%zu\">\n", json_array_size(taps) + json_array_size(missing), failures, skipped);
+    fprintf(f, "\" tests=\"%zu\" failures=\"%zu\" skipped=\"%zu\">\n", tests, failures, skipped);
     json_array_foreach(taps, i, one)
         put_case(f, c, one);
+    for (int side = 0; side < 2; side++)
+        put_operators(f, told, side);
     json_array_foreach(missing, i, one) {
         fputs("  <testcase classname=\"verbatim.diff.require\" name=\"", f);
         put_xml(f, json_string_value(one));
