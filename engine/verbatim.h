@@ -368,7 +368,7 @@ int vb_draft_head(int *version, const char *dir, vb_error *err);
  * vb_session_options.isa. If vb_isa(0) is NULL, no session can be opened. */
 const char *vb_isa(size_t number);
 
-#include "verbatim_routes.h" /* vb_routes */
+#include "verbatim_routes.h"
 
 /* Options of a session. If a field is a pointer, the object at which it points must stay valid until the session is
  * closed. The logit bias of `sampling` is an exception: the session copies it. */
