@@ -91,6 +91,9 @@ void ref_round_x(struct reference_run *run, enum form form, double *y, const dou
 /* Rounds latent and k_rope of S rows as options.cache_type says: to BF16, without replacing small numbers by 0, or, with
  * q8, the latent in groups of 32 (rule 2). */
 void ref_round_cache(struct reference_run *run, int S);
+/* Rounds n numbers x of the cache in the same way. slack [n] or NULL: the distance of two neighbours is added, because a number that is
+ * near to their middle may become either. is_latent: with q8, n is a multiple of 32 and these are latents. */
+void ref_round_cached(struct reference_run *run, double *x, double *slack, size_t n, int is_latent);
 
 void ref_weights(struct reference_run *run, const struct matrix *w, int i); /* decodes row i of W to run->row */
 void ref_keys(struct reference_run *run, const struct reference_attention *w, int h);   /* decodes W_UK of head h to run->w_uk */

@@ -37,22 +37,12 @@ static void hnorm(call *k) { norm(k, &k->module->hnorm, k->in[0], config_of(k)->
 static void head_norm(call *k) { norm(k, &k->module->norm, k->in[0], config_of(k)->rms_norm_eps); }
 static void final_norm(call *k) { norm(k, &k->run->r->norm, k->in[0], config_of(k)->rms_norm_eps); }
 
-/* With cache type bf16, a value of the cache is rounded. One that is near to the middle of two numbers may become either. */
-static void round_cached(call *k, size_t n)
-{
-    for (size_t i = 0; i < n && k->run->options.cache_type != CACHE_TYPE_F32; i++) {
-        k->out[i] = ref_to_bf16(k->out[i]);
-        if (k->slack)
-            k->slack[i] += 0x1p-7 * fabs(k->out[i]);
-    }
-}
-
 static void latent_norm(call *k)
 {
     const struct config *c = config_of(k);
     ref_split(k->run->latent, c->kv_lora_rank, k->run->k_rope, c->qk_rope_head_dim, k->in[0], (size_t)k->S);
     norm(k, &k->w->attention.kv_a_norm, k->run->latent, ref_latent_eps(k->run));
-    round_cached(k, (size_t)k->S * (size_t)c->kv_lora_rank);
+    ref_round_cached(k->run, k->out, k->slack, (size_t)k->S * (size_t)c->kv_lora_rank, 1);
 }
 
 /* The sum of K terms t in f32, one after the other: each of the K partial sums is rounded. The square of the k-th is about
@@ -183,7 +173,7 @@ static void rope_of_queries(call *k)
 static void rope_of_keys(call *k)
 {
     rotate(k, k->in[0], config_of(k)->kv_lora_rank + config_of(k)->qk_rope_head_dim, config_of(k)->kv_lora_rank, 1);
-    round_cached(k, (size_t)k->S * (size_t)config_of(k)->qk_rope_head_dim);
+    ref_round_cached(k->run, k->out, k->slack, (size_t)k->S * (size_t)config_of(k)->qk_rope_head_dim, 0);
 }
 
 static void attention(call *k)

@@ -116,6 +116,32 @@ void ref_round_cache(struct reference_run *run, int S)
     round_row(run, run->k_rope, (size_t)S * run->c->dims.r);
 }
 
+/* Each of `count` numbers gets the step of a group: its largest magnitude divided by 127. */
+static void add_steps(double *slack, const double *x, size_t count)
+{
+    for (size_t g = 0; g < count; g += GROUP) {
+        double largest = 0;
+        for (size_t i = 0; i < GROUP; i++)
+            largest = fmax(largest, fabs(x[g + i]));
+        for (size_t i = 0; i < GROUP; i++)
+            slack[g + i] += largest / 127;
+    }
+}
+
+void ref_round_cached(struct reference_run *run, double *x, double *slack, size_t n, int is_latent)
+{
+    int is_q8 = is_latent && run->options.cache_type == CACHE_TYPE_Q8;
+    if (is_q8)
+        ref_round_x(run, TO_GROUPS, x, x, n);
+    if (is_q8 && slack)
+        add_steps(slack, x, n);
+    for (size_t i = 0; i < n && !is_q8 && run->options.cache_type != CACHE_TYPE_F32; i++) {
+        x[i] = ref_to_bf16(x[i]);
+        if (slack)
+            slack[i] += 0x1p-7 * fabs(x[i]);
+    }
+}
+
 /* -- weights ------------------------------------------------------------------------------------------------------ */
 
 /* Quantises 32 f32 weights to GGUF's Q8_0 or Q4_0, and decodes them again. If 1/d is too large for f32, 0 is used instead. */

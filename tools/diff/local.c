@@ -389,8 +389,9 @@ int diff_local(struct cli *c, const struct diff_side *side, const struct bounds 
             v.rows = (size_t)row->index + 2 > v.rows ? (size_t)row->index + 2 : v.rows;
             sequences = row->sequence >= sequences ? row->sequence + 1 : sequences;
         }
-    /* the precisions of Verbatim that round inside of attention and of experts */
-    double inner = strcmp(facts.precision, "f32") ? fmax(v.arithmetic, 0x1p-8) : v.arithmetic;
+    /* the precisions of Verbatim that round inside of attention and of experts; a cache of q8 quantises q_abs */
+    int rounds = strcmp(facts.precision, "f32") || !strcmp(facts.cache_type, "q8");
+    double inner = rounds ? fmax(v.arithmetic, 0x1p-8) : v.arithmetic;
     double noise = inner + sqrt((double)longest_sum(reference_config(r))) / 4 * 0x1p-24;
     int code = EXIT_DONE;
     for (v.sequence = 0; v.sequence < sequences && code == EXIT_DONE; v.sequence++)
