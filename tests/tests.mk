@@ -91,7 +91,7 @@ SUBSET := test_config test_json test_checkpoint test_gguf test_gguf_errors test_
 SUBSET_PROGRAMS = $(filter $(SUBSET:%=$(BUILD)/tests/%),$(TESTS))
 subset-programs: $(SUBSET_PROGRAMS) $(BUILD)/tests/test_bits $(FUZZERS) $(BUILD)/verbatim
 run_subset = $(foreach t,$(filter-out $(2),$(SUBSET)),$(if $(call named,$(t).c),"$(1)/$(t):build-$(1)/tests/$(t)")) \
-             "$(1)/test_bits:build-$(1)/tests/test_bits 6" \
+             "$(1)/test_bits:build-$(1)/tests/test_bits 3" \
              $(foreach f,$(notdir $(FUZZERS)),"$(1)/$(f):build-$(1)/tests/$(f) -random 300 1 $(call seeds_of,$(f))")
 # Clang knows more of what is undefined, and conversions that lose something. Unsigned numbers may wrap around: hashes do.
 CLANG_CHECKS := float-cast-overflow,implicit-conversion
@@ -145,7 +145,7 @@ mistakes: $(addprefix $(BUILD)/,$(shell tests/mistakes/mistakes.py --programs))
 # Another processor: cross-compiled, run under an emulator. The golden bits must be the same there. The emulated CPU has dotprod and
 # i8mm, and checkasm tests the kernels for CPUs without them too.
 SYSROOT := build-arm64/sysroot
-ARM64_LINES ?= 6
+ARM64_LINES ?= 3
 arm64-programs:
 	tools/scripts/arm64-sysroot.sh $(SYSROOT)
 	+$(MAKE) BUILD=build-arm64 CC=aarch64-linux-gnu-gcc RUNNER="qemu-aarch64 -L $(SYSROOT)" \
@@ -173,7 +173,7 @@ older-cpus: all $(addprefix $(BUILD)/tests/,test_bits checkasm checkops_onednn t
 # left to `make crossbuild`: `make test` has gcc -O0, and clang at -O1 with sanitizers and at -O3. Without -g: it takes a fifth of the time.
 CROSS       := gcc-O0 gcc-O3 clang-O3
 crossbuild: CROSS += clang-O0
-CROSS_LINES ?= 6
+CROSS_LINES ?= 3
 has_clang    = $(shell echo 'int main(void) { return 0; }' | clang -fopenmp -x c -o /dev/null - 2>/dev/null && echo yes)
 cross_here   = $(if $(has_clang),$(CROSS),$(filter-out clang%,$(CROSS)))
 crossbuild-programs:
