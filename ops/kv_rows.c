@@ -62,14 +62,8 @@ void kv_row_write(const struct kernels *k, const struct kv_layout *l, void *row,
 /* Undoes kernel pack. */
 static void unpack(float *x, const float *packed, size_t K)
 {
-    size_t k = 0;
-    for (; k + DOT_CHUNK <= K; k += DOT_CHUNK)
-        for (size_t l = 0; l < DOT_CHUNK / 2; l++) {
-            x[k + 2 * l] = packed[k + DOT_CHUNK / 2 + l];
-            x[k + 2 * l + 1] = packed[k + l];
-        }
-    for (size_t i = 0; k + i < K; i++)
-        x[k + i] = packed[k + i / 2 + (i % 2 ? 0 : DOT_CHUNK / 2)];
+    for (size_t k = 0; k < K; k++)
+        x[k] = packed[packed_place(k)];
 }
 
 static void read_bf16(float *x, const uint16_t *row, size_t n)

@@ -102,6 +102,8 @@ enum magnitudes { MAGNITUDES_UNKNOWN, MAGNITUDES_ORDINARY /* no: all are >= 2^-5
 /* Returns the length of x [K] in packed order. In packed order, each chunk of 32 numbers has first its 16 odd elements
  * and then its 16 even elements, and x is padded with +0 to whole chunks. The order without packing is called natural. */
 static inline size_t packed_length(size_t K) { return (K + DOT_CHUNK - 1) / DOT_CHUNK * DOT_CHUNK; }
+/* Returns where number k of x is in packed order. */
+static inline size_t packed_place(size_t k) { return k / DOT_CHUNK * DOT_CHUNK + (k % 2 ? 0 : DOT_CHUNK / 2) + k % DOT_CHUNK / 2; }
 
 /* 32 quantised numbers of x (rule 2). Let m be the largest |x|. Normally d = m / 127 and q = x * (127 / m), rounded to
  * nearest, ties to even. If m < 2^-100, d and all q are 0. If one of the numbers is not finite, d is NaN and all q are 0,

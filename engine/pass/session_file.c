@@ -159,33 +159,28 @@ void session_write(struct session_writer *w, const void *data, size_t size)
     }
 }
 
-/* A packed row consists of chunks of 32 numbers, and the last chunk is padded with 0. In each chunk, the 16 numbers
- * with odd indices come before the 16 numbers with even indices (simd/kernels.h). */
+/* A file has the numbers of a packed row in natural order. */
 static void write_row(struct session_writer *w, const float *packed, size_t width)
 {
-    for (float x[32]; width; packed += 32) {
-        size_t n = min_size(width, 32);
-        for (size_t l = 0; l < 16; l++) {
-            x[2 * l + 1] = packed[l];
-            x[2 * l] = packed[16 + l];
-        }
+    float x[DOT_CHUNK];
+    for (size_t k = 0, n; k < width; k += n) {
+        n = min_size(width - k, DOT_CHUNK);
+        for (size_t l = 0; l < n; l++)
+            x[l] = packed[packed_place(k + l)];
         session_write(w, x, n * sizeof *x);
-        width -= n;
     }
 }
 
 static int read_row(struct session_reader *r, float *packed, size_t width)
 {
-    for (float x[32] = {0}; width; packed += 32) {
-        size_t n = min_size(width, 32);
+    float x[DOT_CHUNK];
+    for (size_t k = 0, n; k < width; k += n) {
+        n = min_size(width - k, DOT_CHUNK);
         if (session_read(r, x, n * sizeof *x))
             return -1;
-        memset(x + n, 0, (32 - n) * sizeof *x);
-        for (size_t l = 0; l < 16; l++) {
-            packed[l] = x[2 * l + 1];
-            packed[16 + l] = x[2 * l];
-        }
-        width -= n;
+        memset(packed + k, 0, DOT_CHUNK * sizeof *packed);
+        for (size_t l = 0; l < n; l++)
+            packed[packed_place(k + l)] = x[l];
     }
     return 0;
 }
