@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tools/cli/file.h"
+#include "tools/cli/page.h"
 #include "tools/diff/diff.h"
 
 static const char *text_of(const json_t *object, const char *key)
@@ -166,20 +167,4 @@ __asm__(".section .rodata\n"
         ".previous\n");
 extern const char diff_page[];
 
-#define MARK "@DIFF@" /* the place for the object in the page, inside <script type="application/json"> */
-
-int diff_html(const struct cli *c, const json_t *told)
-{
-    const char *mark = strstr(diff_page, MARK);
-    struct cli_file file;
-    FILE *f = cli_file_begin(c, &file, c->html);
-    if (!f)
-        return EXIT_OTHER;
-    char *text = cli_must(json_dumps(told, JSON_COMPACT | JSON_REAL_PRECISION(9)));
-    fwrite(diff_page, 1, (size_t)(mark - diff_page), f);
-    for (const char *p = text; *p; p++) /* so that no text ends the script element */
-        *p == '<' ? fputs("\\u003c", f) : fputc(*p, f);
-    fputs(mark + strlen(MARK), f);
-    free(text);
-    return cli_file_end(c, &file, NULL);
-}
+int diff_html(const struct cli *c, const json_t *told) { return cli_page(c, c->html, diff_page, "@DIFF@", told); }
