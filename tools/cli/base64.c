@@ -7,10 +7,9 @@
 
 static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-char *base64_encode(const char *bytes, size_t size)
+void base64_write(char *to, const void *bytes, size_t size)
 {
-    const unsigned char *u = (const unsigned char *)bytes;
-    char *text = cli_must(malloc((size + 2) / 3 * 4 + 1)), *to = text;
+    const unsigned char *u = bytes;
     for (size_t i = 0; i < size; i += 3) {
         size_t left = size - i;
         unsigned three = (unsigned)u[i] << 16 | (left > 1 ? (unsigned)u[i + 1] << 8 : 0) | (left > 2 ? u[i + 2] : 0u);
@@ -18,6 +17,12 @@ char *base64_encode(const char *bytes, size_t size)
             *to++ = k > (int)(left > 2 ? 3 : left) ? '=' : digits[three >> (18 - 6 * k) & 63];
     }
     *to = '\0';
+}
+
+char *base64_encode(const char *bytes, size_t size)
+{
+    char *text = cli_must(malloc(BASE64_ROOM(size)));
+    base64_write(text, bytes, size);
     return text;
 }
 

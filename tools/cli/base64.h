@@ -4,7 +4,11 @@
 
 #include <stddef.h>
 
-/* Returns the text of `size` bytes, with a final 0. Free the text. */
+/* Room for the text of `size` bytes, with a final 0. */
+#define BASE64_ROOM(size) (((size) + 2) / 3 * 4 + 1)
+/* Writes this text. */
+void base64_write(char *to, const void *bytes, size_t size);
+/* Returns the text. Free it. */
 char *base64_encode(const char *bytes, size_t size);
 /* Returns the bytes of a text, and sets *size. Returns NULL if the text is not base64. Free the bytes. */
 char *base64_decode(const char *text, size_t length, size_t *size);

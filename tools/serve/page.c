@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "tools/cli/base64.h"
+
 /* The page's text becomes part of the program. */
 __asm__(".section .rodata\n"
         ".global serve_page\n"
@@ -23,22 +25,16 @@ __asm__(".section .rodata\n"
         ".previous\n");
 extern const char serve_page[];
 
-#define DIGEST_BASE64 45 /* characters of 32 bytes in base64, and the final 0 */
+#define DIGEST_BASE64 BASE64_ROOM(SHA256_DIGEST_LENGTH)
 
 static void digest_of(const char *text, size_t size, char out[DIGEST_BASE64])
 {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     SHA2_CTX h;
-    uint8_t d[SHA256_DIGEST_LENGTH + 1] = {0}; /* a zero byte more: whole groups of three */
+    uint8_t d[SHA256_DIGEST_LENGTH];
     SHA256Init(&h);
     SHA256Update(&h, (const uint8_t *)text, size);
     SHA256Final(d, &h);
-    for (size_t i = 0; i < 44; i++) {
-        size_t bit = 6 * i, byte = bit / 8, pair = (size_t)d[byte] << 8 | (byte < SHA256_DIGEST_LENGTH ? d[byte + 1] : 0);
-        out[i] = digits[pair >> (10 - bit % 8) & 63];
-    }
-    out[43] = '=';
-    out[44] = '\0';
+    base64_write(out, d, sizeof d);
 }
 
 /* The digest of the text between two tags, as browsers compute it. */
