@@ -287,6 +287,18 @@ static struct schema *forced(enum meaning_calls calls, const char *parameters)
     return s;
 }
 
+/* Forced calls of f cannot have these parameters. */
+static void check_refused(enum meaning_calls calls, const char *parameters, int code)
+{
+    unsigned char none[MEANING_MARKS] = {0};
+    json_t *tools = json_pack("[{s:{s:s, s:o}}]", "function", "name", "f", "parameters", parsed(parameters));
+    struct schema *s;
+    char error[512];
+    assert_int_equal(schema_of_calls(&s, &(struct schema_calls){.calls = calls, .mark_byte = none, .tools = tools, .most = 1}, error), code);
+    assert_non_null(strstr(error, "of f: "));
+    json_decref(tools);
+}
+
 /* `wanted`: whether a forced call of f may have these arguments, which stand between the other two texts. */
 static void check_call(enum meaning_calls calls, const char *parameters, const char *before, const char *arguments, const char *after, int wanted)
 {
@@ -322,14 +334,7 @@ TEST(arguments_are_objects)
     static const char *const none[] = {"{\"type\": \"array\"}", "false", "{\"type\": \"object\", \"properties\": {\"a\": false}, \"required\": [\"a\"]}",
                                        "{\"anyOf\": [{\"type\": \"object\", \"properties\": {\"a\": false}, \"required\": [\"a\"]}, {\"type\": \"null\"}]}"};
     for (size_t i = 0; i < COUNT(none); i++) {
-        unsigned char byte[MEANING_MARKS] = {0};
-        json_t *tools = json_pack("[{s:{s:s, s:o}}]", "function", "name", "f", "parameters", parsed(none[i]));
-        struct schema *s;
-        char error[512];
-        assert_int_equal(schema_of_calls(&s, &(struct schema_calls){.calls = MEANING_KIMI_K2, .mark_byte = byte, .tools = tools, .most = 1}, error),
-                         VB_BAD_ARGUMENT);
-        assert_non_null(strstr(error, "f: "));
-        json_decref(tools);
+        check_refused(MEANING_KIMI_K2, none[i], VB_BAD_ARGUMENT);
     }
 }
 
@@ -417,13 +422,7 @@ TEST(what_a_format_cannot_write_is_refused)
                    {MEANING_DEEPSEEK_V32, "{\"type\": \"object\", \"properties\": {\"a\\\" string=\\\"true\\\">\": {}}}"},
                    {MEANING_DEEPSEEK_V32, "{\"type\": \"object\", \"properties\": {\"a\": {\"enum\": [\"</｜DSML｜parameter>\"]}}}"}};
     for (size_t i = 0; i < COUNT(refused); i++) {
-        unsigned char byte[MEANING_MARKS] = {0};
-        json_t *tools = json_pack("[{s:{s:s, s:o}}]", "function", "name", "f", "parameters", parsed(refused[i].parameters));
-        struct schema *s;
-        char error[512];
-        assert_int_equal(schema_of_calls(&s, &(struct schema_calls){.calls = refused[i].calls, .mark_byte = byte, .tools = tools, .most = 1}, error), VB_UNSUPPORTED);
-        assert_non_null(strstr(error, "of f: "));
-        json_decref(tools);
+        check_refused(refused[i].calls, refused[i].parameters, VB_UNSUPPORTED);
     }
 }
 
