@@ -10,7 +10,8 @@ import argparse
 
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
+
+from hooks.torch_dump import open_transformers
 
 
 def main():
@@ -20,9 +21,7 @@ def main():
     p.add_argument("-o", "--out", required=True)
     p.add_argument("--dtype", default="float32", help="float32, float64, bfloat16: of weights and arithmetic")
     a = p.parse_args()
-    model = AutoModelForCausalLM.from_pretrained(a.model, dtype=getattr(torch, a.dtype), attn_implementation="eager").eval()
-    if hasattr(model, "set_experts_implementation"):                         # the fused kernels take no float64
-        model.set_experts_implementation("eager")
+    model = open_transformers(a.model, a.dtype)
     tokens = torch.tensor([[int(t) for t in a.tokens.split(",")]])
     dump = {}
 

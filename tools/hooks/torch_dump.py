@@ -91,8 +91,16 @@ class Dump:
         return len(self._tensors)
 
 
-def main():
+def open_transformers(path, dtype):
+    """A model of transformers whose operators are computed one by one."""
     from transformers import AutoModelForCausalLM
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype), attn_implementation="eager").eval()
+    if hasattr(model, "set_experts_implementation"):  # the fused kernels take no float64
+        model.set_experts_implementation("eager")
+    return model
+
+
+def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model")
     p.add_argument("--tokens", required=True, help="5,6,7")
@@ -100,9 +108,7 @@ def main():
     p.add_argument("-o", "--out", required=True)
     p.add_argument("--dtype", default="float32", help="float32, float64, bfloat16: of weights and arithmetic")
     a = p.parse_args()
-    model = AutoModelForCausalLM.from_pretrained(a.model, dtype=getattr(torch, a.dtype), attn_implementation="eager").eval()
-    if hasattr(model, "set_experts_implementation"):  # the fused kernels take no float64
-        model.set_experts_implementation("eager")
+    model = open_transformers(a.model, a.dtype)
     tokens = [int(t) for t in a.tokens.split(",")]
     dump, cache, at = Dump(model), None, 0
     with torch.no_grad():
