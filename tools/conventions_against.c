@@ -1,15 +1,19 @@
 /* tools/conventions_against.c -- `verbatim conventions MODEL --against DUMP`: finds the conventions that reproduce a
  * dump.
  *
- * The search begins with the conventions of the command line, and tries the other values of each convention in turn. For a tensor, let x
- * be the numbers of the dump, y those of the model with the current value, and z those with another value. If the dump follows z,
- * the projection t = (x - y)(z - y) / |z - y|^2 is 1, and if it follows y, t is 0. Roundings and other mistakes in the dump have nothing to
- * do with the direction of z - y, so they move t by little: sigma is estimated from what is left of x - y without its projection,
- * for independent numbers and for independent rows, and the larger one counts. A tensor tells a convention if sigma is at
- * most 1 / SHARP, and t is nearer than NEAR to 0 or 1. The first tensor, in the order of computation, that does so decides. So a
- * dump in BF16 can be judged, and a mistake elsewhere does not matter. If y consists of BF16 numbers and z does not (a router
- * in BF16), and the dump stores F32, then the dump's numbers themselves decide. If no tensor tells a convention (for example,
- * positions that are all moved by one, or an eps that changes less than the rounding), its value is kept, and the output says so. */
+ * The search begins with the conventions of the command line, and tries the other values of each convention in turn. For each tensor
+ * there are three vectors: x, the numbers of the dump; y, those of the model with the current value; z, those of the model with the
+ * other value. The projection
+ *     t = (x - y)(z - y) / |z - y|^2
+ * is 0 if the dump was computed with the current value, and 1 if it was computed with the other one. Roundings and mistakes in the
+ * dump change x in directions that have nothing to do with z - y, so they move t by little. How little is estimated by sigma, from what
+ * is left of x - y without its projection, once for independent numbers and once for independent rows; the larger one counts. A tensor
+ * decides if sigma is at most 1 / SHARP and t is nearer than NEAR to 0 or 1. The first such tensor in the order of computation counts.
+ * So a dump in BF16 can be judged, and a mistake elsewhere does not matter.
+ *
+ * If y consists of BF16 numbers and z does not (a router in BF16), and the dump stores F32, then the dump's numbers themselves decide. If
+ * no tensor decides (for example, if all positions are moved by one, or if an eps changes less than the rounding), the current value is
+ * kept, and the output says so. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

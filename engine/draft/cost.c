@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-#define FORGOTTEN 256 /* rounds without a measurement after which a point begins anew */
+#define FORGOTTEN 256 /* if a point was not measured for so many rounds, its old measurements no longer count */
 
 static struct cost_point *point_of(struct cost *c, double rows)
 {

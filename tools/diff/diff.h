@@ -113,7 +113,8 @@ size_t diff_routes(const struct diff_side *side, const struct diff_side *compute
 struct bounds;
 /* `experts` is the series of a router's experts on a side that followed, and `set` [k] are the experts in this row. Replaces them
  * by those that the router would have chosen. If `experts` is another series, or the router's values are missing, nothing
- * changes. Forced experts in another group are allowed if rounding explains the choice of groups. */
+ * changes. The set may contain experts of a group that the router did not keep. They count as its choice if rounding can
+ * explain that another group was kept. */
 void diff_own_choice(const struct diff_side *side, const struct bounds *bounds, const struct diff_series *experts, const struct diff_row *row,
                      double *set, size_t k);
 
