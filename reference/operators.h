@@ -6,10 +6,9 @@
  *
  * An operator also says how far rounding may move its result. Engines round at other places than this program does: one rounds the
  * probabilities before they are multiplied by the values, another does not. So the bound counts every rounding that some engine makes
- * inside of the operator (`counted` lists them, and `ranks` adds those of
- * tensor-parallel ranks), in two ways. If the effect of the roundings on a number of the result is easily
- * written down, `slack` is an upper bound of their sum. Otherwise (`inner`) the caller computes the operator again with noise, and
- * sees how far the result moves. Neither includes the rounding of the result itself. */
+ * inside of the operator. `counted` lists them, and `ranks` adds those of tensor-parallel ranks. They are counted in two ways. If a
+ * formula gives their effect on a number of the result, `slack` is an upper bound of their sum. Otherwise (`inner`) the caller computes
+ * the operator again with noise, and sees how far the result moves. Neither includes the rounding of the result itself. */
 #ifndef VB_REFERENCE_OPERATORS_H
 #define VB_REFERENCE_OPERATORS_H
 

@@ -88,12 +88,6 @@ static size_t bucket_of(uint64_t ulps)
     return bucket + 1; /* 3-4 are in bucket 3, 5-8 in bucket 4, ... */
 }
 
-static int by_value(const void *p, const void *q)
-{
-    const double *a = p, *b = q;
-    return (*a > *b) - (*a < *b);
-}
-
 /* --- the rows that depend on a different choice --- */
 
 static int reads_tokens_only(const char *name) /* whether this value of an MTP module depends only on tokens */
@@ -271,6 +265,20 @@ static void row_of_logits(struct diff_work *w, struct tap *t, const struct diff_
 
 /* --- choices --- */
 
+int diff_by_number(const void *p, const void *q)
+{
+    const double *a = p, *b = q;
+    return (*a > *b) - (*a < *b);
+}
+
+int diff_holds(const double *set, size_t k, double e)
+{
+    for (size_t i = 0; i < k; i++)
+        if (set[i] == e)
+            return 1;
+    return 0;
+}
+
 /* Finds the values from which one side made the choice in row `row` of the series `s`. Copies them to *x and returns
  * their series. Returns NULL if the side does not have them. */
 static const struct diff_series *candidates(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row,
@@ -295,14 +303,6 @@ static const struct diff_series *candidates(const struct diff_side *side, const 
     return NULL;
 }
 
-static int holds(const double *set, size_t k, double e)
-{
-    for (size_t i = 0; i < k; i++)
-        if (set[i] == e)
-            return 1;
-    return 0;
-}
-
 /* Sets the values of experts outside of the chosen groups to -infinity. A dump may lack group scores; the other side has as many. */
 static void mask_groups(const struct diff_work *w, const struct diff_side *side, const struct diff_series *s, const struct diff_row *row,
                         double *c, size_t E)
@@ -319,7 +319,7 @@ static void mask_groups(const struct diff_work *w, const struct diff_side *side,
     double *kept = cli_must(malloc((groups->width + 1) * sizeof *kept));
     diff_numbers(groups, r, kept);
     for (size_t e = 0; e < E; e++)
-        if (!holds(kept, groups->width, (double)(e / (E / n))))
+        if (!diff_holds(kept, groups->width, (double)(e / (E / n))))
             c[e] = -INFINITY;
     free(kept);
 }
@@ -341,14 +341,14 @@ static int margin_of(struct diff_work *w, const struct diff_side *side, const st
     for (size_t i = 0; i < k; i++)
         for (size_t j = 0; j < k; j++)
             if (here[i] >= 0 && here[i] < (double)by->width && there[j] >= 0 && there[j] < (double)by->width &&
-                !holds(there, k, here[i]) && !holds(here, k, there[j]))
+                !diff_holds(there, k, here[i]) && !diff_holds(here, k, there[j]))
                 *gap = fmax(*gap, fabs(c[(size_t)here[i]] - c[(size_t)there[j]]));
     for (size_t i = 0; i < k; i++)
         if (here[i] < 0 || here[i] >= (double)by->width)
             *gap = INFINITY;
     mask_groups(w, side, s, row, c, by->width);
     for (size_t e = 0; e < by->width; e++)
-        if (holds(here, k, (double)e))
+        if (diff_holds(here, k, (double)e))
             least = fmin(least, c[e]);
         else
             next = fmax(next, c[e]);
@@ -376,8 +376,8 @@ static void row_of_choices(struct diff_work *w, struct tap *t, const struct diff
     for (int i = 0; i < 2; i++)
         if (w->bounds && side[i]->followed)
             diff_own_choice(side[i], w->bounds, i ? t->b : t->a, rows[i], set[i], k);
-    qsort(w->x, k, sizeof *w->x, by_value);
-    qsort(w->y, k, sizeof *w->y, by_value);
+    qsort(w->x, k, sizeof *w->x, diff_by_number);
+    qsort(w->y, k, sizeof *w->y, diff_by_number);
     for (size_t i = 0; i < k; i++) {
         t->equal += w->x[i] == w->y[i];
         if (w->x[i] != w->y[i])
@@ -515,7 +515,7 @@ static double typical_row(struct diff_work *w, const struct diff_series *s)
         for (size_t i = 0; i < s->rows[k].width; i++)
             largest[k] = isfinite(w->x[i]) ? fmax(largest[k], fabs(w->x[i])) : largest[k];
     }
-    qsort(largest, s->count, sizeof *largest, by_value);
+    qsort(largest, s->count, sizeof *largest, diff_by_number);
     double median = s->count ? largest[s->count / 2] : 0;
     free(largest);
     return median;

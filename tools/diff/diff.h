@@ -195,6 +195,9 @@ struct comparison {
 /* Compares two sides. If bounds is NULL, only distances are computed, and every different choice counts as a tie-flip. */
 void diff_compare(struct comparison *r, const struct diff_side *a, const struct diff_side *b, const struct bounds *bounds);
 void comparison_close(struct comparison *r);
+/* Sets of experts or groups: whether set [k] has the number e; the order of two doubles, for qsort. */
+int diff_holds(const double *set, size_t k, double e);
+int diff_by_number(const void *p, const void *q);
 /* Returns the value of --ties, or its default. */
 const char *diff_ties(const struct cli *c);
 /* Applies --ties. fail: nothing changes. report: if the worst verdict is tie-flip, the verdict of the comparison is rounding. ok:

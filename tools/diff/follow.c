@@ -7,13 +7,11 @@
 
 /* --- the choices of the other side, as forced routes --- */
 
-static int by_number(const void *a, const void *b) { return *(const double *)a < *(const double *)b ? -1 : *(const double *)a > *(const double *)b; }
-
 /* Copies the experts of one row in ascending order. Leaves -1 if they are no choice of `top_k` different experts of E. */
 static int take_row(int32_t *to, const struct diff_series *s, const struct diff_row *row, int32_t top_k, size_t E, double *x)
 {
     diff_numbers(s, row, x);
-    qsort(x, (size_t)top_k, sizeof *x, by_number);
+    qsort(x, (size_t)top_k, sizeof *x, diff_by_number);
     for (int32_t i = 0; i < top_k; i++)
         if (!(x[i] >= 0 && x[i] < (double)E) || (i && x[i] <= x[i - 1]))
             return 0;
@@ -70,21 +68,13 @@ static const struct diff_series *values(const struct diff_side *side, const stru
     return s;
 }
 
-static int holds(const double *set, size_t n, double e)
-{
-    for (size_t i = 0; i < n; i++)
-        if (set[i] == e)
-            return 1;
-    return 0;
-}
-
 /* Forced experts may be in groups that the model did not keep. If rounding explains that, exchanges the worst kept groups for them. */
 static void exchange_groups(double *kept, size_t n, const double *scores, size_t count, size_t size, const double *forced, size_t k, double allowed)
 {
     for (size_t i = 0; i < k; i++) {
         double g = floor(forced[i] / (double)size);
         size_t worst = n;
-        if (!(g >= 0 && g < (double)count) || holds(kept, n, g))
+        if (!(g >= 0 && g < (double)count) || diff_holds(kept, n, g))
             continue;
         for (size_t j = 0; j < n; j++) {
             int wanted = 0;
@@ -109,7 +99,7 @@ static void mask(const struct diff_side *side, const struct bounds *bounds, cons
             largest = fmax(largest, fabs(scores[g]));
         exchange_groups(kept, groups->width, scores, by->width, E / by->width, forced, k, 2 * bounds_of(bounds, by, by->dtype) * largest);
         for (size_t e = 0; e < E; e++)
-            if (!holds(kept, groups->width, (double)(e / (E / by->width))))
+            if (!diff_holds(kept, groups->width, (double)(e / (E / by->width))))
                 x[e] = -INFINITY;
     }
     free(kept);

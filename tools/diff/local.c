@@ -109,12 +109,6 @@ static void place(struct judge *j, size_t row, size_t column, double dump, doubl
     r->bound = bound;
 }
 
-static int by_value(const void *p, const void *q)
-{
-    const double *a = p, *b = q;
-    return (*a > *b) - (*a < *b);
-}
-
 /* Half the distance of two neighbours in the result's arithmetic, near x. */
 static double half_ulp(const struct judge *j, double x)
 {
@@ -135,8 +129,8 @@ static void judge_numbers(struct judge *j, size_t row, size_t width)
         rms += j->squares[row * width + i] / (double)width;
     }
     if (strstr(j->s->name, ".mlp.gate.weights") && *r->merged && strstr(r->merged, "router-experts")) {
-        qsort(x, width, sizeof *x, by_value); /* the order of the dump's experts is not known */
-        qsort(y, width, sizeof *y, by_value);
+        qsort(x, width, sizeof *x, diff_by_number); /* the order of the dump's experts is not known */
+        qsort(y, width, sizeof *y, diff_by_number);
     }
     for (size_t i = 0; i < width; i++) {
         double variance = fmax(rms, j->squares[row * width + i]), far = fabs(x[i] - y[i]), slack = j->call.slack[row * width + i];
@@ -163,14 +157,6 @@ static void judge_numbers(struct judge *j, size_t row, size_t width)
     r->wrong_rows += (size_t)wrong;
 }
 
-static int holds(const double *set, size_t k, double e)
-{
-    for (size_t i = 0; i < k; i++)
-        if (set[i] == e)
-            return 1;
-    return 0;
-}
-
 /* The dump chose other experts. The candidates are the dump's own: each may have been moved by its rounding, and by noise if it was
  * computed from values before it. */
 static void judge_choice(struct judge *j, size_t row, size_t k)
@@ -182,15 +168,15 @@ static void judge_choice(struct judge *j, size_t row, size_t k)
     for (size_t e = 0; e < E; e++)
         largest = fmax(largest, isfinite(c[e]) ? fabs(c[e]) : 0);
     for (size_t i = 0; i < k; i++) {
-        int outside = !(x[i] >= 0 && x[i] < (double)E), twice = holds(x, i, x[i]);
-        for (size_t n = 0; n < k && !outside && !holds(y, k, x[i]); n++)
-            if (!holds(x, k, y[n]))
+        int outside = !(x[i] >= 0 && x[i] < (double)E), twice = diff_holds(x, i, x[i]);
+        for (size_t n = 0; n < k && !outside && !diff_holds(y, k, x[i]); n++)
+            if (!diff_holds(x, k, y[n]))
                 gap = fmax(gap, c[(size_t)y[n]] - c[(size_t)x[i]]);
         gap = outside || twice ? INFINITY : gap;
     }
     bound = 2 * (j->unit * largest + LOCAL_TIMES * j->moved[row]);
     for (size_t i = 0; i < k; i++)
-        if (!holds(y, k, x[i])) {
+        if (!diff_holds(y, k, x[i])) {
             r->verdict = r->verdict < ROUNDING ? ROUNDING : r->verdict;
             if (gap / bound > r->ratio)
                 place(j, row, i, x[i], y[i], bound);
