@@ -85,10 +85,11 @@ static int read_dump(struct cli *c, struct diff_side *side, int layers)
     return diff_read(c, side, c->against, c->names ? naming_find(c->names) : NULL, layers);
 }
 
-/* If only one side has a row, or if the sides made different choices, the distance is the largest possible one. */
+/* The distance of the rows that both sides have. If there are none, or if the sides made different choices, it is the largest
+ * possible one. A dump with drafts lacks rows of modules: it has those that were computed from final tokens alone. */
 static double distance_of(const struct tap *tap)
 {
-    int apart = tap->flips || tap->after || tap->only_a || tap->only_b || tap->verdict == NOT_COMPARED;
+    int apart = tap->flips || tap->after || tap->verdict == NOT_COMPARED;
     if (apart || !(tap->relative < FAR)) /* or not a number */
         return FAR;
     return tap->relative > ALIKE ? tap->relative : ALIKE;

@@ -115,6 +115,31 @@ TEST(the_conventions_of_a_dump_are_found)
     remove_dir(dir);
 }
 
+/* A dump with drafts has fewer rows of the modules than the model computes. The rows that both have say how far they are away. */
+TEST(a_dump_with_drafts_tells_the_conventions_of_its_modules)
+{
+    char dir[64], path[128];
+    size_t i, modules = 0;
+    json_t *row;
+    make_dir(dir);
+    snprintf(path, sizeof path, "%s/d.safetensors", dir);
+    struct said s = RUN("dump", MODEL, "--tokens", "5,6,7,8,9,11,20", "-n", "6", "--draft", "mtp-vanilla", "-o", path, "--convention", "concat=hidden-embedding");
+    expect_code(&s, 0);
+    forget(&s);
+    json_t *found = JSON("conventions", MODEL, "--against", path, "--threads", "1");
+    assert_string_equal(string(found, "conventions"), "concat=hidden-embedding");
+    json_array_foreach(json_object_get(found, "rows"), i, row) {
+        if (!json_is_true(json_object_get(row, "told")) || strcmp(string(row, "by"), "model.layers.3") < 0)
+            continue;
+        assert_true(json_number_value(json_object_get(row, "distance")) < 1e-6);
+        assert_true(json_number_value(json_object_get(row, "distance_otherwise")) > 0.01);
+        modules++;
+    }
+    assert_true(modules >= 5);
+    json_decref(found);
+    remove_dir(dir);
+}
+
 TEST(what_is_wrong_is_said_in_a_sentence)
 {
     expect_failure(RUN("conventions", MODEL), 2, "wanted one of --file and --tokens, found neither");
@@ -136,6 +161,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_matrix_keeps_every_bit_and_counts_what_each_is_worth),
         cmocka_unit_test(a_convention_of_the_target_changes_the_fingerprint_and_one_of_drafting_does_not),
         cmocka_unit_test(the_conventions_of_a_dump_are_found),
+        cmocka_unit_test(a_dump_with_drafts_tells_the_conventions_of_its_modules),
         cmocka_unit_test(what_is_wrong_is_said_in_a_sentence),
     };
     find_verbatim(argc, argv);

@@ -496,6 +496,10 @@ TEST(what_is_refused_is_refused_with_a_sentence_and_leaves_no_file)
         REFUSED(PIPE, 2, "no.such*", v3, "--tokens", "5,6", "-o", o, "--taps", "lm_head.output,no.such*");
         REFUSED(PIPE, 2, "no.such*", v3, "--tokens", "5,6", "-o", o, "--taps", "no.such*", "--reference");
         REFUSED(PIPE, 2, "wants -n", v3, "--tokens", "5,6", "-o", o, "--draft", "mtp-eagle");
+        REFUSED(PIPE, 2, "--as vllm-2025 also selects --draft mtp-eagle, which wants -n N; for one pass without drafts, give --convention as=vllm-2025 instead of --as",
+                v3, "--tokens", "5,6", "-o", o, "--as", "vllm-2025");
+        REFUSED(PIPE, 2, "wants -n N and no --reference; for one pass without drafts, give --convention as=mindie", v3, "--tokens", "5,6", "-o", o, "--as", "mindie",
+                "--reference");
         REFUSED(PIPE, 2, "do not go with it", v3, "--tokens", "5,6", "-o", o, "--reference", "--context", "9");
         REFUSED(PIPE, 2, "--reference", v3, "--tokens", "5,6", "-o", o, "--reference", "-n", "3");
         REFUSED(PIPE, 2, "vocabulary of 160", v3, "--tokens", "5,160", "-o", o);

@@ -6,20 +6,30 @@
 
 static int is_onednn(const struct cli *c) { return c->session.prefill && !strcmp(c->session.prefill, "onednn"); }
 
+/* Returns why these options do not go together, or NULL. */
+static const char *refused(const struct cli *c)
+{
+    int drafts = c->draft_given && !c->draft_by_system;
+    if (c->reference && (c->n > 0 || drafts || c->draft_tokens >= 0 || c->context > 0 || is_onednn(c)))
+        return "--reference computes one pass over the tokens; -n, --draft, --prefill onednn and --context do not go with it";
+    if (c->n <= 0 && drafts)
+        return "--draft wants -n: one pass drafts nothing";
+    if (c->n <= 0 && is_onednn(c))
+        return "--prefill onednn wants -n: one pass that is not continued is not computed by oneDNN";
+    return c->taps && !*c->taps ? "--taps is empty" : NULL;
+}
+
 static int run(struct cli *c)
 {
     struct dump dump;
     int32_t *ids = NULL;
     size_t count, tensors;
-    const char *wrong = c->reference && (c->n > 0 || c->draft_given || c->draft_tokens >= 0 || c->context > 0 ||
-                                          is_onednn(c))
-                            ? "--reference computes one pass over the tokens; -n, --draft, --prefill onednn and --context do not go with it"
-                        : c->n <= 0 && c->draft_given ? "--draft wants -n: one pass drafts nothing"
-                        : c->n <= 0 && is_onednn(c) ? "--prefill onednn wants -n: one pass that is not continued is not computed by oneDNN"
-                        : c->taps && !*c->taps        ? "--taps is empty"
-                                                      : NULL;
+    const char *wrong = refused(c);
     if (wrong)
         return cli_fail(c, EXIT_USAGE, "%s", wrong);
+    if (c->draft_by_system && (c->reference || c->n <= 0))
+        return cli_fail(c, EXIT_USAGE, "--as %s also selects --draft %s, which wants -n N%s; for one pass without drafts, give --convention as=%s instead of --as",
+                        c->as, c->session.drafting.method, c->reference ? " and no --reference" : "", c->as);
     int code = dump_begin(c, &dump, c->out, c->taps);
     if (code != EXIT_DONE)
         return code;
