@@ -1,5 +1,5 @@
 /* engine/model/config.c -- config.json: one table of keys, ranges and class defaults, what is refused, and the checks that
- * need several keys (config_rope.c: RoPE and quantization). Reading is apart from opening, so that it can be fuzzed. */
+ * need several keys (config_rope.c: RoPE and quantization; config_indexer.c: the indexer). Reading is apart from opening, so that it can be fuzzed. */
 #include "engine/base/decimal.h"
 #include "engine/base/hash64.h"
 #include "engine/model/config_reader.h"
@@ -13,11 +13,13 @@
 static const char *const scoring_names[] = {"softmax", "sigmoid", NULL};
 static const char *const topk_names[] = {"greedy", "group_limited_greedy", "noaux_tc", NULL};
 
-enum { DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, FAMILIES };
-#define PRESET(v2, v3, glm4) {[DEEPSEEK_V2] = v2, [DEEPSEEK_V3] = v3, [GLM4_MOE_LITE] = glm4}
+enum { DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, DEEPSEEK_V32, GLM_MOE_DSA, FAMILIES };
+#define PRESET(v2, v3, glm4, v32, glm5) \
+    {[DEEPSEEK_V2] = v2, [DEEPSEEK_V3] = v3, [GLM4_MOE_LITE] = glm4, [DEEPSEEK_V32] = v32, [GLM_MOE_DSA] = glm5}
 
-/* `preset`: the defaults of DeepseekV2Config, DeepseekV3Config and Glm4MoeLiteConfig (transformers 5.23). A key that
- * those classes lack has the default of the official code: scoring_func and topk_method are what each class computes. */
+/* `preset`: the defaults of DeepseekV2Config, DeepseekV3Config, Glm4MoeLiteConfig, DeepseekV32Config and GlmMoeDsaConfig
+ * (transformers 5.23). A key that those classes lack has the default of the official code: scoring_func, topk_method and
+ * indexer_rope_interleave are what each class computes. */
 static const struct key {
     const char *name;
     enum config_kind kind;
@@ -26,57 +28,65 @@ static const struct key {
     double preset[FAMILIES];
 } keys[] = {
 #define KEY(name, kind, ...) {#name, kind, offsetof(struct config, name), __VA_ARGS__}
-    KEY(vocab_size, INTEGER, 1, DIM, NONE, PRESET(102400, 129280, 154880)),
-    KEY(hidden_size, INTEGER, 1, DIM, NONE, PRESET(4096, 7168, 2048)),
-    KEY(num_hidden_layers, INTEGER, 1, 10000, NONE, PRESET(32, 61, 47)),
-    KEY(num_nextn_predict_layers, INTEGER, 0, 64, 0, PRESET(0, 1, 0)),
-    KEY(max_position_embeddings, INTEGER, 1, DIM, NONE, PRESET(2048, 4096, 202752)),
-    KEY(rms_norm_eps, REAL, 1e-30, 1, NONE, PRESET(1e-6, 1e-6, 1e-5)),
-    KEY(tie_word_embeddings, BOOLEAN, 0, 1, NONE, PRESET(0, 0, 0)),
-    KEY(num_attention_heads, INTEGER, 1, DIM, NONE, PRESET(32, 128, 20)),
-    KEY(q_lora_rank, INTEGER, 0, DIM, 0, PRESET(1536, 1536, 768)),
-    KEY(kv_lora_rank, INTEGER, 1, DIM, NONE, PRESET(512, 512, 512)),
-    KEY(qk_nope_head_dim, INTEGER, 1, DIM, NONE, PRESET(128, 128, 192)),
-    KEY(qk_rope_head_dim, INTEGER, 2, 1024, NONE, PRESET(64, 64, 64)),
-    KEY(v_head_dim, INTEGER, 1, DIM, NONE, PRESET(128, 128, 256)),
-    KEY(rope_theta, REAL, 1.001, 1e15, NONE, PRESET(10000, 10000, 10000)),
-    KEY(rope_interleave, BOOLEAN, 0, 1, NONE, PRESET(1, 1, 1)),
-    KEY(intermediate_size, INTEGER, 1, DIM, NONE, PRESET(11008, 18432, 10240)),
-    KEY(moe_intermediate_size, INTEGER, 1, DIM, NONE, PRESET(1407, 2048, 1536)),
-    KEY(n_routed_experts, INTEGER, 1, 65536, NONE, PRESET(64, 256, 64)),
-    KEY(n_shared_experts, INTEGER, 0, 65536, 0, PRESET(2, 1, 1)),
-    KEY(num_experts_per_tok, INTEGER, 1, 65536, NONE, PRESET(NONE, 8, 4)),
-    KEY(n_group, INTEGER, 1, 65536, 0, PRESET(0, 8, 1)),
-    KEY(topk_group, INTEGER, 1, 65536, 0, PRESET(0, 4, 1)),
-    KEY(first_k_dense_replace, INTEGER, 0, DIM, NONE, PRESET(0, 3, 1)),
-    KEY(moe_layer_freq, INTEGER, 1, DIM, NONE, PRESET(1, 1, 1)),
-    KEY(norm_topk_prob, BOOLEAN, 0, 1, 0, PRESET(0, 1, 1)),
-    KEY(routed_scaling_factor, REAL, 0, 1e30, NONE, PRESET(1, 2.5, 1.8)),
-    KEY(scoring_func, SCORING, 0, 1, NONE, PRESET(SCORING_SOFTMAX, SCORING_SIGMOID, SCORING_SIGMOID)),
-    KEY(topk_method, TOPK, 0, 2, NONE, PRESET(TOPK_GREEDY, TOPK_NOAUX_TC, TOPK_NOAUX_TC)),
-    KEY(bos_token_id, INTEGER, 0, 2147483647, -1, PRESET(1, 0, 0)),
+    KEY(vocab_size, INTEGER, 1, DIM, NONE, PRESET(102400, 129280, 154880, 129280, 154880)),
+    KEY(hidden_size, INTEGER, 1, DIM, NONE, PRESET(4096, 7168, 2048, 7168, 6144)),
+    KEY(num_hidden_layers, INTEGER, 1, 10000, NONE, PRESET(32, 61, 47, 61, 78)),
+    KEY(num_nextn_predict_layers, INTEGER, 0, 64, 0, PRESET(0, 1, 0, 1, 1)),
+    KEY(max_position_embeddings, INTEGER, 1, DIM, NONE, PRESET(2048, 4096, 202752, 163840, 202752)),
+    KEY(rms_norm_eps, REAL, 1e-30, 1, NONE, PRESET(1e-6, 1e-6, 1e-5, 1e-6, 1e-5)),
+    KEY(tie_word_embeddings, BOOLEAN, 0, 1, NONE, PRESET(0, 0, 0, 0, 0)),
+    KEY(num_attention_heads, INTEGER, 1, DIM, NONE, PRESET(32, 128, 20, 128, 64)),
+    KEY(q_lora_rank, INTEGER, 0, DIM, 0, PRESET(1536, 1536, 768, 1536, 2048)),
+    KEY(kv_lora_rank, INTEGER, 1, DIM, NONE, PRESET(512, 512, 512, 512, 512)),
+    KEY(qk_nope_head_dim, INTEGER, 1, DIM, NONE, PRESET(128, 128, 192, 128, 192)),
+    KEY(qk_rope_head_dim, INTEGER, 2, 1024, NONE, PRESET(64, 64, 64, 64, 64)),
+    KEY(v_head_dim, INTEGER, 1, DIM, NONE, PRESET(128, 128, 256, 128, 256)),
+    KEY(rope_theta, REAL, 1.001, 1e15, NONE, PRESET(10000, 10000, 10000, 10000, 10000)),
+    KEY(rope_interleave, BOOLEAN, 0, 1, NONE, PRESET(1, 1, 1, 1, 1)),
+    KEY(intermediate_size, INTEGER, 1, DIM, NONE, PRESET(11008, 18432, 10240, 18432, 12288)),
+    KEY(moe_intermediate_size, INTEGER, 1, DIM, NONE, PRESET(1407, 2048, 1536, 2048, 2048)),
+    KEY(n_routed_experts, INTEGER, 1, 65536, NONE, PRESET(64, 256, 64, 256, 256)),
+    KEY(n_shared_experts, INTEGER, 0, 65536, 0, PRESET(2, 1, 1, 1, 1)),
+    KEY(num_experts_per_tok, INTEGER, 1, 65536, NONE, PRESET(NONE, 8, 4, 8, 8)),
+    KEY(n_group, INTEGER, 1, 65536, 0, PRESET(0, 8, 1, 8, 1)),
+    KEY(topk_group, INTEGER, 1, 65536, 0, PRESET(0, 4, 1, 4, 1)),
+    KEY(first_k_dense_replace, INTEGER, 0, DIM, NONE, PRESET(0, 3, 1, 3, 3)),
+    KEY(moe_layer_freq, INTEGER, 1, DIM, NONE, PRESET(1, 1, 1, 1, 1)),
+    KEY(norm_topk_prob, BOOLEAN, 0, 1, 0, PRESET(0, 1, 1, 1, 1)),
+    KEY(routed_scaling_factor, REAL, 0, 1e30, NONE, PRESET(1, 2.5, 1.8, 2.5, 2.5)),
+    KEY(scoring_func, SCORING, 0, 1, NONE, PRESET(SCORING_SOFTMAX, SCORING_SIGMOID, SCORING_SIGMOID, SCORING_SIGMOID, SCORING_SIGMOID)),
+    KEY(topk_method, TOPK, 0, 2, NONE, PRESET(TOPK_GREEDY, TOPK_NOAUX_TC, TOPK_NOAUX_TC, TOPK_NOAUX_TC, TOPK_NOAUX_TC)),
+    KEY(bos_token_id, INTEGER, 0, 2147483647, -1, PRESET(1, 0, 0, 0, 0)),
+    /* only for families with an indexer: INDEXER_KEYS keys, the last ones of the table */
+    KEY(index_topk, INTEGER, 1, DIM, NONE, PRESET(0, 0, 0, 2048, 2048)),
+    KEY(index_n_heads, INTEGER, 1, 65536, NONE, PRESET(0, 0, 0, 64, 32)),
+    KEY(index_head_dim, INTEGER, 1, 1024, NONE, PRESET(0, 0, 0, 128, 128)),
+    KEY(indexer_rope_interleave, BOOLEAN, 0, 1, NONE, PRESET(0, 0, 0, 0, 1)),
+    KEY(index_share_for_mtp_iteration, BOOLEAN, 0, 1, NONE, PRESET(0, 0, 0, 0, 0)),
 #undef KEY
 };
 
 #define KEYS (sizeof keys / sizeof *keys)
+#define INDEXER_KEYS 5
 _Static_assert(KEYS <= 64, "config.from_default has one bit for each key");
 
 static const struct family {
     const char *architecture, *model_type[2];
     int eos_token_id;
+    int has_indexer; /* 1: sparse attention, whose keys are the last ones of the table */
 } families[FAMILIES] = {
     [DEEPSEEK_V2] = {"DeepseekV2ForCausalLM", {"deepseek_v2", NULL}, 2},
     [DEEPSEEK_V3] = {"DeepseekV3ForCausalLM", {"deepseek_v3", "kimi_k2"}, 1},
     [GLM4_MOE_LITE] = {"Glm4MoeLiteForCausalLM", {"glm4_moe_lite", NULL}, 1},
+    [DEEPSEEK_V32] = {"DeepseekV32ForCausalLM", {"deepseek_v32", NULL}, 1, .has_indexer = 1},
+    [GLM_MOE_DSA] = {"GlmMoeDsaForCausalLM", {"glm_moe_dsa", NULL}, 1, .has_indexer = 1},
 };
 
 /* Architectures that a user may well try: why not. */
 static const struct {
     const char *architecture, *why;
 } refused_architectures[] = {
-    {"DeepseekV32ForCausalLM", "the sparse attention indexer of DeepSeek-V3.2 is not computed here"},
     {"DeepseekV4ForCausalLM", "the compressed sparse attention and hyper-connections of DeepSeek-V4 are not computed here"},
-    {"GlmMoeDsaForCausalLM", "the sparse attention indexer of GLM-5 is not computed here"},
     {"LongcatFlashForCausalLM", "the zero experts of LongCat are not computed here"},
     {"KimiK25ForConditionalGeneration", "a model of images and text; its text model alone would be DeepseekV3ForCausalLM"},
 };
@@ -85,7 +95,8 @@ static const struct {
 static const struct {
     const char *key, *what;
 } refused_keys[] = {
-    {"index_topk", "a sparse attention indexer, as in DeepSeek-V3.2"},
+    {"index_topk", "a sparse attention indexer, as in DeepSeek-V3.2"}, /* except in families that have one */
+    {"index_kpool", "pooled keys of an indexer"},
     {"zero_expert_num", "zero experts, as in LongCat"},
     {"hc_mult", "hyper-connections, as in DeepSeek-V4"},
     {"compress_ratios", "compressed attention, as in DeepSeek-V4"},
@@ -196,9 +207,11 @@ static int read_key(const struct config_reader *r, size_t i, int family)
     return rc;
 }
 
+static size_t keys_of(const struct config *c) { return c->index_topk ? KEYS : KEYS - INDEXER_KEYS; }
+
 int config_row(const struct config *c, size_t i, const char **key, char value[32], int *from_default)
 {
-    if (i >= KEYS)
+    if (i >= keys_of(c))
         return 0;
     const void *at = (const char *)c + keys[i].offset;
     switch (keys[i].kind) {
@@ -216,11 +229,18 @@ int config_row(const struct config *c, size_t i, const char **key, char value[32
 uint64_t config_hash(const struct config *c)
 {
     uint64_t h = hash64(0, c->eos_token_ids, (size_t)c->num_eos * sizeof *c->eos_token_ids);
-    for (size_t i = 0; i < KEYS; i++) {
+    unsigned char used[CONVENTIONS];
+    size_t n = 0;
+    for (size_t i = 0; i < keys_of(c); i++) {
         size_t size = keys[i].kind == REAL ? sizeof(double) : sizeof(int); /* an enum is an int */
         h = hash64(h, (const char *)c + keys[i].offset, size);
     }
-    return hash64(h, c->conventions.value, sizeof c->conventions.value);
+    if (c->index_topk)
+        h = hash64(h, c->shared_set, sizeof c->shared_set);
+    for (size_t i = 0; i < CONVENTIONS; i++)
+        if (c->index_topk || !convention_row(i)->of_indexer)
+            used[n++] = c->conventions.value[i];
+    return hash64(h, used, n);
 }
 
 /* "A, B and C" */
@@ -267,12 +287,13 @@ static int read_family(const struct config_reader *r, int *family)
     return VB_OK;
 }
 
-static int refuse_features(const struct config_reader *r)
+static int refuse_features(const struct config_reader *r, int family)
 {
     char shown[JSON_SHOWN];
     for (size_t i = 0; i < sizeof refused_keys / sizeof *refused_keys; i++) {
         const json_t *value = json_object_get(r->root, refused_keys[i].key);
-        if (config_switched_on(value))
+        int computed = families[family].has_indexer && !strcmp(refused_keys[i].key, "index_topk");
+        if (!computed && config_switched_on(value))
             return vb_fail(r->err, VB_UNSUPPORTED, "%s: there is no support for %s (%s is %s)", r->name, refused_keys[i].what,
                            refused_keys[i].key, json_show(value, shown));
     }
@@ -404,7 +425,8 @@ void config_set_dims(struct config *c)
         .row = (size_t)(c->kv_lora_rank + c->qk_rope_head_dim), .layers = (size_t)c->num_hidden_layers,
         .positions = (size_t)c->max_position_embeddings, .dense = (size_t)c->intermediate_size, .expert = (size_t)c->moe_intermediate_size,
         .E = (size_t)c->n_routed_experts, .shared = (size_t)c->n_shared_experts, .chosen = (size_t)c->num_experts_per_tok,
-        .groups = (size_t)c->n_group, .chosen_groups = (size_t)c->topk_group};
+        .groups = (size_t)c->n_group, .chosen_groups = (size_t)c->topk_group,
+        .index_heads = (size_t)c->index_n_heads, .index_dim = (size_t)c->index_head_dim, .index_topk = (size_t)c->index_topk};
 }
 
 int config_from_json(struct config *out, json_t *root, const char *generation, size_t generation_size, const char *name,
@@ -416,13 +438,13 @@ int config_from_json(struct config *out, json_t *root, const char *generation, s
 
     if (!json_is_object(root))
         return vb_fail(err, VB_BAD_CHECKPOINT, "%s: it is not an object", name);
-    if ((rc = read_family(&r, &family)) || (rc = refuse_features(&r)))
+    if ((rc = read_family(&r, &family)) || (rc = refuse_features(&r, family)))
         return rc;
-    for (size_t i = 0; i < KEYS; i++)
+    for (size_t i = 0; i < KEYS - (families[family].has_indexer ? 0 : INDEXER_KEYS); i++)
         if ((rc = read_key(&r, i, family)))
             return rc;
     if ((rc = config_read_rope(&r)) || (rc = config_read_quantization(&r)) || (rc = read_layer_types(&r)) ||
-        (rc = check_routing(&r)) || (rc = check_sizes(&r)))
+        (rc = check_routing(&r)) || (rc = check_sizes(&r)) || (c.index_topk && (rc = config_read_indexer(&r))))
         return rc;
     const json_t *eos = json_object_get(r.root, "eos_token_id");
     c.eos_token_ids[0] = families[family].eos_token_id;

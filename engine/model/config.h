@@ -16,6 +16,7 @@ enum precision { PRECISION_F32, PRECISION_BF16, PRECISION_Q8, PRECISION_Q4 };
 enum cache_type { CACHE_TYPE_F32, CACHE_TYPE_BF16, CACHE_TYPE_Q8, CACHE_TYPES };
 
 #define CONFIG_MAX_EOS 16
+#define CONFIG_MAX_LAYERS 10000 /* main layers */
 
 /* The sizes of a model's tensors, as size_t. The numbers are those of struct config; docs/SEMANTICS.md explains the
  * letters. */
@@ -27,10 +28,12 @@ struct dims {
     size_t dense, expert;       /* intermediate size of a dense layer and of one expert */
     size_t E, shared, chosen;   /* n_routed_experts, n_shared_experts, num_experts_per_tok */
     size_t groups, chosen_groups; /* n_group, topk_group */
+    size_t index_heads, index_dim, index_topk; /* index_n_heads, index_head_dim, index_topk; 0 without an indexer */
 };
 
 struct config {
-    char architecture[64]; /* DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM */
+    char architecture[64]; /* DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM, DeepseekV32ForCausalLM,
+                              GlmMoeDsaForCausalLM */
     char model_type[32];
 
     int vocab_size;        /* V */
@@ -69,6 +72,13 @@ struct config {
     enum scoring_func scoring_func;
     enum topk_method topk_method;
 
+    /* DeepSeek sparse attention (docs/SEMANTICS.md, "Sparse attention (DSA)") */
+    int index_topk;                    /* number of positions that a query attends to; 0: the model has no indexer */
+    int index_n_heads, index_head_dim; /* heads of the indexer, and numbers per head, which must be 128 */
+    int indexer_rope_interleave;       /* 1: the indexer's RoPE rotates the adjacent pairs (2i, 2i+1); 0: (i, i + r/2) */
+    int index_share_for_mtp_iteration; /* 1: draft steps after the first attend to the positions that the first one chose */
+    unsigned char shared_set[CONFIG_MAX_LAYERS / 8]; /* bit L is 1 if main layer L is shared (config_layer_is_shared) */
+
     int fp8;                              /* 1: quantization_config.quant_method is fp8 */
     int fp8_block_rows, fp8_block_cols;   /* weight_block_size: rows and columns that share a scale; 0 without fp8 */
 
@@ -90,7 +100,7 @@ struct config {
  *
  * Returns VB_UNSUPPORTED if the model needs something that Verbatim does not compute, and the message names the key and its
  * value. Examples are: attention_bias is true; hidden_act, scoring_func, topk_method, the RoPE type or the architecture is
- * unknown; the model has a sparse attention indexer; the model has experts without weights (the "zero experts" of LongCat).
+ * unknown; the model has hyper-connections; the model has experts without weights (the "zero experts" of LongCat).
  * Returns VB_BAD_CHECKPOINT if a value has the wrong type or is out of range. */
 int config_parse(struct config *out, const char *json, size_t size, const char *generation, size_t generation_size,
                  const char *name, vb_error *err);
@@ -118,6 +128,10 @@ int config_layer_is_moe(const struct config *c, int layer);
 /* Returns 1 if some layer, MTP layers included, has experts (moe = 1) or is dense (moe = 0). If the model lacks one of
  * these kinds of layers, the sizes that only this kind uses may be any numbers. */
 int config_has_layers(const struct config *c, int moe);
+
+/* Returns 1 if a layer has no indexer of its own and attends to the positions that the last full layer before it chose.
+ * MTP layers are full, and so are all layers of a model without an indexer. */
+int config_layer_is_shared(const struct config *c, int layer);
 
 /* Sets c->dims. All functions above that read a configuration call config_set_dims. */
 void config_set_dims(struct config *c);

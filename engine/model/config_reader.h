@@ -48,5 +48,7 @@ int config_switched_on(const json_t *value);
 json_t *config_rope_object(const struct config_reader *r);
 int config_read_rope(const struct config_reader *r);
 int config_read_quantization(const struct config_reader *r);
+/* Reads which layers are shared, for a model with an indexer, and checks the sizes of the indexer (config_indexer.c). */
+int config_read_indexer(const struct config_reader *r);
 
 #endif

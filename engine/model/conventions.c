@@ -19,12 +19,21 @@ static const struct convention_row rows[CONVENTIONS] = {
     [FIRST_ROW] = {"first-row", {"none", "phantom"}, "phantom: llama.cpp"},
     [PREFILL_DRAFT] = {"prefill-draft", {"used", "discarded"}, "discarded: MindIE"},
     [MISSING_HIDDEN] = {"missing-hidden", {"sent", "zeros"}, "zeros, in a dummy slot: MindIE, when another machine computed the prompt"},
+    [MTP_INDEXER] = {"mtp-indexer", {"own", "none"}, "none: llama.cpp", 1},
+    [MTP_SET] = {"mtp-set", {"config", "own", "first"}, "config: vLLM, SGLang", 1},
     [LATENT_EPS] = {"latent-eps", {"1e-6", "config"}, "1e-6: Hugging Face's class default; config: vLLM, SGLang"},
     [GROUP_MASK] = {"group-mask", {"inf", "zero"}, "zero: older Hugging Face code"},
     [NORMALISER_EPS] = {"normaliser-eps", {"0", "1e-20", "6.1e-5"}, "1e-20: Hugging Face; 6.1e-5 (the least sum): llama.cpp"},
     [YARN] = {"yarn", {"config", "max-len"}, "max-len: the official script"},
     [ROPE_ANGLE] = {"rope-angle", {"f64", "f32"}, "f32: the official script, Hugging Face"},
     [GATE] = {"gate", {"f32", "bf16"}, "bf16: the official V3 script; f32: Hugging Face"},
+    [INDEXER_ROPE] = {"indexer-rope", {"config", "pairs", "halves"}, "pairs: the first V3.2-Exp script, a known bug; config: all others", 1},
+    [INDEXER_CODES] = {"indexer-codes", {"hadamard-fp8", "fp8", "hadamard", "none"},
+                       "hadamard-fp8: the official script, SGLang; fp8: vLLM; hadamard: llama.cpp; none: Hugging Face", 1},
+    [INDEXER_WEIGHTS] = {"indexer-weights", {"f32", "bf16"}, "bf16: the first V3.2-Exp script; f32: the later script, Hugging Face", 1},
+    [INDEXER_SCORES] = {"indexer-scores", {"f32", "bf16"}, "f32: the official script, Hugging Face; bf16: oMLX", 1},
+    [INDEXER_TIES] = {"indexer-ties", {"lowest", "highest"}, "lowest: AITER; undefined in torch.topk, on which most rely", 1},
+    [LATENT_CACHE] = {"latent-cache", {"as-is", "fp8"}, "fp8: the later official script; as-is: the first one, Hugging Face", 1},
 };
 
 static const struct convention_preset presets[] = {

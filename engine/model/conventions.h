@@ -24,6 +24,10 @@ enum convention {
     MISSING_HIDDEN,  /* 0 (sent): nothing is missing; 1 (zeros): acts as if another machine had computed the prompt and had not sent
                         the last hidden state. The first draft then uses zeros instead of this hidden state, and the cache row
                         computed from the zeros is not kept. The modules' other cache rows for the prompt are kept */
+    MTP_INDEXER,     /* models with an indexer: 0 (own): an MTP layer attends to the positions that its own indexer chooses;
+                        1 (none): to all positions */
+    MTP_SET,         /* models with an indexer: the positions that draft steps after the first attend to. 0 (config):
+                        index_share_for_mtp_iteration decides; 1 (own): each step chooses; 2 (first): those of the first step */
     /* target conventions */
     LATENT_EPS,      /* eps of q_a_layernorm and kv_a_layernorm. 0: 1e-6; 1 (config): rms_norm_eps */
     GROUP_MASK,      /* score of the experts outside the selected groups. 0 (inf): minus infinity; 1 (zero): zero */
@@ -33,6 +37,16 @@ enum convention {
     ROPE_ANGLE,      /* 0 (f64): angles in double; 1 (f32): frequency, angle, cosine and sine are each rounded to f32 */
     GATE,            /* 0 (f32): the router computes in f32; 1 (bf16): the router's input, matrix, logits, scores and weights are
                         rounded to bf16 */
+    /* models with an indexer (docs/SEMANTICS.md, "Sparse attention (DSA)") */
+    INDEXER_ROPE,    /* pairs that the indexer's RoPE rotates. 0 (config): indexer_rope_interleave decides; 1 (pairs): (2i, 2i+1);
+                        2 (halves): (i, i + r/2) */
+    INDEXER_CODES,   /* what becomes of the indexer's queries and keys after RoPE. 0 (hadamard-fp8): a Hadamard transform, then
+                        rounding to FP8 codes; 1 (fp8): codes alone; 2 (hadamard): the transform alone; 3 (none): neither */
+    INDEXER_WEIGHTS, /* the weight of each indexer head. 0 (f32): computed in f32; 1 (bf16): x, the matrix, the product and the
+                        product times H^-1/2 are rounded to bf16 */
+    INDEXER_SCORES,  /* 0 (f32): positions are ordered by f32 scores; 1 (bf16): by scores rounded to bf16 */
+    INDEXER_TIES,    /* the position kept of several with equal scores. 0 (lowest): the lowest; 1 (highest): the highest */
+    LATENT_CACHE,    /* 0 (as-is): latents are cached as they are; 1 (fp8): rounded to FP8 codes with a scale per 128 numbers */
     CONVENTIONS
 };
 #define FIRST_TARGET_CONVENTION LATENT_EPS
@@ -56,7 +70,8 @@ void conventions_list_target(const struct conventions *c, char *list, size_t roo
 /* Returns the description of convention i, or NULL if i >= CONVENTIONS. `values` ends with NULL, and its first entry is the
  * default. `who` says which implementations use which value. */
 struct convention_row {
-    const char *name, *values[4], *who;
+    const char *name, *values[5], *who;
+    int of_indexer; /* 1: it changes nothing in a model without an indexer */
 };
 const struct convention_row *convention_row(size_t i);
 

@@ -446,6 +446,8 @@ int model_open_under(struct model **out, const char *dir, const struct model_opt
     struct config config;
     struct checkpoint *checkpoint;
     int rc = config_read(&config, dir, a, err);
+    if (!rc && config.index_topk)
+        return vb_fail(err, VB_UNSUPPORTED, "%s: the sparse attention indexer of %s is not computed here", dir, config.architecture);
     if (!rc && o->conventions)
         config_follow(&config, o->conventions);
     config.precision = o->precision;

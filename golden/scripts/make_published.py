@@ -80,7 +80,7 @@ GLM_FLASH_WHOLE = but(GLM_FLASH, hidden_act="silu", rms_norm_eps=1e-05, attentio
                       eos_token_id=[154820, 154827, 154829], num_nextn_predict_layers=1)
 GLM_FLASH = but(GLM_FLASH, head_dim=64, torch_dtype="bfloat16", use_cache=True)
 
-# what is refused
+# models with an indexer, and what is refused
 INDEXER = {"index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048}
 V4 = but(V3, ["first_k_dense_replace", "intermediate_size", "kv_lora_rank", "moe_layer_freq", "n_group", "qk_nope_head_dim",
               "topk_group", "v_head_dim"],
@@ -93,7 +93,13 @@ GLM_5 = but(V3, ["bos_token_id", "quantization_config", "rope_scaling", "rope_th
             architectures=["GlmMoeDsaForCausalLM"], model_type="glm_moe_dsa", eos_token_id=[154820, 154827, 154829],
             hidden_size=6144, intermediate_size=12288, max_position_embeddings=202752, n_group=1, num_attention_heads=64,
             num_hidden_layers=78, num_key_value_heads=64, q_lora_rank=2048, qk_nope_head_dim=192, rms_norm_eps=1e-05,
-            rope_parameters={"rope_theta": 1000000, "rope_type": "default"}, topk_group=1, v_head_dim=256, vocab_size=154880)
+            rope_parameters={"rope_theta": 1000000, "rope_type": "default"}, topk_group=1, v_head_dim=256, vocab_size=154880,
+            indexer_rope_interleave=True)
+# the names of all 78 layers say what the two keys of the schedule say
+GLM_5_2 = but(GLM_5, rope_parameters={"rope_theta": 8000000, "rope_type": "default"}, max_position_embeddings=1048576,
+              index_share_for_mtp_iteration=True, index_topk_pattern=None, index_topk_freq=4, index_skip_topk_offset=3,
+              indexer_types=["full" if max(i - 2, 0) % 4 == 0 else "shared" for i in range(78)],
+              mlp_layer_types=["dense"] * 3 + ["sparse"] * 75)
 MIMO = {"architectures": ["MiMoForCausalLM"], "model_type": "mimo", "num_hidden_layers": 36, "hidden_size": 4096,
         "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 11008, "vocab_size": 151680,
         "rope_theta": 640000, "rms_norm_eps": 1e-05, "attention_bias": True, "num_nextn_predict_layers": 1}
@@ -110,7 +116,7 @@ CONFIGS = {
     "Kimi-K2-Thinking, abridged": KIMI_K2_THINKING, "GLM-4.7-Flash": GLM_FLASH_WHOLE, "GLM-4.7-Flash, abridged": GLM_FLASH,
     "DeepSeek-V3.2": but(V3, **INDEXER, architectures=["DeepseekV32ForCausalLM"], model_type="deepseek_v32",
                          quantization_config=FP8 | {"scale_fmt": "ue8m0"}),
-    "DeepSeek-V4": V4, "GLM-5": GLM_5,
+    "DeepSeek-V4": V4, "GLM-5": GLM_5, "GLM-5.2": GLM_5_2,
     "Kimi-K2.5": {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "bos_token_id": 163584,
                   "text_config": KIMI_K2, "vision_config": {"vt_num_hidden_layers": 27}},
     "MiMo": MIMO,

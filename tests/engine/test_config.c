@@ -138,6 +138,10 @@ TEST(what_the_file_does_not_say_is_the_default_of_its_class)
          8, 8, 4, 3, 1, 0, 1, 2.5, 1e-6, SCORING_SIGMOID, TOPK_NOAUX_TC},
         {"{\"model_type\":\"glm4_moe_lite\"}", 154880, 2048, 47, 0, 202752, 20, 768, 192, 256, 10240, 1536, 64, 1, 4, 1, 1, 1,
          1, 0, 1, 1.8, 1e-5, SCORING_SIGMOID, TOPK_NOAUX_TC},
+        {"{\"architectures\":[\"DeepseekV32ForCausalLM\"]}", 129280, 7168, 61, 1, 163840, 128, 1536, 128, 128, 18432, 2048, 256, 1,
+         8, 8, 4, 3, 1, 0, 1, 2.5, 1e-6, SCORING_SIGMOID, TOPK_NOAUX_TC},
+        {"{\"model_type\":\"glm_moe_dsa\"}", 154880, 6144, 78, 1, 202752, 64, 2048, 192, 256, 12288, 2048, 256, 1, 8, 1, 1, 3,
+         1, 0, 1, 2.5, 1e-5, SCORING_SIGMOID, TOPK_NOAUX_TC},
     };
     for (size_t k = 0; k < COUNT(classes); k++) {
         struct config c;
@@ -323,6 +327,7 @@ TEST(what_is_not_computed_is_refused_by_name)
         {"attention_bias", "true", "there is no support for bias in attention (attention_bias is true)"},
         {"mlp_bias", "true", "there is no support for bias in the feed-forward layers (mlp_bias is true)"},
         {"index_topk", "2048", "there is no support for a sparse attention indexer, as in DeepSeek-V3.2 (index_topk is 2048)"},
+        {"index_kpool", "4", "there is no support for pooled keys of an indexer (index_kpool is 4)"},
         {"zero_expert_num", "128", "there is no support for zero experts, as in LongCat (zero_expert_num is 128)"},
         {"hc_mult", "4", "there is no support for hyper-connections, as in DeepSeek-V4 (hc_mult is 4)"},
         {"swiglu_limit", "10.0", "there is no support for a limited SwiGLU (swiglu_limit is 10.0)"},
@@ -356,7 +361,7 @@ TEST(what_is_not_computed_is_refused_by_name)
         {"num_attention_heads", "16777216",
          "num_attention_heads * (qk_nope_head_dim + qk_rope_head_dim) is 805306368, the most is 268435456"},
         {"architectures", "[\"LlamaForCausalLM\"]", "architecture \"LlamaForCausalLM\" is not supported, only "
-         "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM and Glm4MoeLiteForCausalLM"},
+         "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM, DeepseekV32ForCausalLM and GlmMoeDsaForCausalLM"},
         {"model_type", "\"deepseek_v32\"",
          "model_type \"deepseek_v32\" with architecture \"DeepseekV3ForCausalLM\" is not supported"},
         {"model_type", "\"deepseek_v2\"",

@@ -78,6 +78,10 @@ TEST(the_published_models_are_what_their_authors_say)
         {{"Kimi-K2", "moonshotai--Kimi-K2-Instruct.config.json"}, 61, 0, 1536, 384, 1, 1, 50000, 32, 0.1308607999629501},
         {{"Moonlight", "moonshotai--Moonlight-16B-A3B.transcribed.config.json"}, 27, 0, 0, 64, 1, 0, 50000, 1, 0.07216878364870323},
         {{"GLM-4.7-Flash", "zai-org--GLM-4.7-Flash.vllm-test.transcribed.config.json"}, 47, 1, 768, 64, 1, 0, 1e6, 1, 0.0625},
+        {{"DeepSeek-V3.2", "deepseek-ai--DeepSeek-V3.2.config.json"}, 61, 1, 1536, 256, 8, 1, 10000, 40, 0.1352337788608801},
+        {{"GLM-5", "zai-org--GLM-5.config.json"}, 78, 1, 2048, 256, 1, 0, 1e6, 1, 0.0625},
+        {{"GLM-5", "zai-org--GLM-5.1.config.json"}, 78, 1, 2048, 256, 1, 0, 1e6, 1, 0.0625},
+        {{"GLM-5.2", "zai-org--GLM-5.2.config.json"}, 78, 1, 2048, 256, 1, 0, 8e6, 1, 0.0625},
     };
     for (size_t k = 0; k < COUNT(models) * SOURCES; k++) {
         size_t i = k / SOURCES;
@@ -97,6 +101,11 @@ TEST(the_published_models_are_what_their_authors_say)
         assert_true(c.rope_theta == models[i].theta && c.rope_factor == models[i].yarn_factor);
         assert_int_equal(c.rope_yarn, models[i].yarn_factor > 1);
         assert_true(fabs(config_attention_scale_f64(&c) / models[i].scale - 1.0) < 1e-11);
+        int glm_5 = !strncmp(models[i].of.stand_in, "GLM-5", 5), has_indexer = glm_5 || !strcmp(models[i].of.stand_in, "DeepSeek-V3.2");
+        assert_int_equal(c.index_topk, has_indexer ? 2048 : 0);
+        assert_int_equal(c.index_n_heads, has_indexer ? glm_5 ? 32 : 64 : 0);
+        assert_int_equal(c.index_head_dim, has_indexer ? 128 : 0);
+        assert_int_equal(c.indexer_rope_interleave, glm_5);
     }
 }
 
@@ -139,8 +148,8 @@ TEST(abridged_files_have_the_defaults_of_their_class)
 
 TEST(other_architectures_are_refused_in_one_sentence)
 {
-    static const char others[] = "is not supported, only DeepseekV2ForCausalLM, DeepseekV3ForCausalLM and "
-                                 "Glm4MoeLiteForCausalLM";
+    static const char others[] = "is not supported, only DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, "
+                                 "Glm4MoeLiteForCausalLM, DeepseekV32ForCausalLM and GlmMoeDsaForCausalLM";
     static const struct {
         struct published of;
         const char *message;
@@ -149,16 +158,10 @@ TEST(other_architectures_are_refused_in_one_sentence)
         {{"MiMo", "XiaomiMiMo--MiMo-7B-Base.config.json"}, "architecture \"MiMoForCausalLM\" "},
         {{"MiMo-V2", "XiaomiMiMo--MiMo-V2-Flash.config.json"}, "architecture \"MiMoV2FlashForCausalLM\" "},
         {{"GLM-4.7", "zai-org--GLM-4.7-FP8.config.json"}, "architecture \"Glm4MoeForCausalLM\" "},
-        {{"DeepSeek-V3.2", "deepseek-ai--DeepSeek-V3.2.config.json"}, "architecture DeepseekV32ForCausalLM is not supported: the sparse attention "
-         "indexer of DeepSeek-V3.2 is not computed here"},
         {{"DeepSeek-V4", "deepseek-ai--DeepSeek-V4-Flash.config.json"}, "architecture DeepseekV4ForCausalLM is not supported: the compressed "
          "sparse attention and hyper-connections of DeepSeek-V4 are not computed here"},
         {{"DeepSeek-V4", "deepseek-ai--DeepSeek-V4-Pro.config.json"}, "architecture DeepseekV4ForCausalLM is not supported: the compressed "
          "sparse attention and hyper-connections of DeepSeek-V4 are not computed here"},
-        {{"GLM-5", "zai-org--GLM-5.config.json"}, "architecture GlmMoeDsaForCausalLM is not supported: the sparse attention indexer of "
-         "GLM-5 is not computed here"},
-        {{"GLM-5", "zai-org--GLM-5.1.config.json"}, "architecture GlmMoeDsaForCausalLM is not supported: the sparse attention indexer of "
-         "GLM-5 is not computed here"},
         {{"Kimi-K2.5", "moonshotai--Kimi-K2.5.config.json"}, "architecture KimiK25ForConditionalGeneration is not supported: a model of "
          "images and text; its text model alone would be DeepseekV3ForCausalLM"},
     };
