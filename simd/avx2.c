@@ -119,6 +119,7 @@ const struct kernels kernels_avx2 = {
     .narrow = narrow,
     .quantise = avx2_quantise,
     .axpy = axpy,
+    .relu_axpy = relu_axpy,
     .scale = scale,
     .divide = divide,
     .softmax_block = softmax_block,

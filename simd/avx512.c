@@ -94,8 +94,8 @@ static void silu_mul(float *y, const float *g, const float *u, size_t n)
         .matmul_bf16 = product_of_bf16,                          \
         .learns_magnitudes = product_of_bf16 != matmul_bf16, .matmul_quantised = product_of_quantised, .dot = dot,     \
         .pack = pack, .narrow = narrow, .quantise = avx2_quantise,                                                     \
-        .axpy = axpy, .scale = scale, .divide = divide, .softmax_block = softmax_block, .exp = exp_f32,                \
-        .silu_mul = silu_mul,                                                                                          \
+        .axpy = axpy, .relu_axpy = relu_axpy, .scale = scale, .divide = divide, .softmax_block = softmax_block,        \
+        .exp = exp_f32, .silu_mul = silu_mul,                                                                          \
     }
 
 const struct kernels kernels_avx512 = TABLE(matmul_bf16, avx2_matmul_quantised, NULL);

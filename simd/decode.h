@@ -16,6 +16,13 @@ static inline float bits_to_f32(uint32_t bits)
     return f;
 }
 
+static inline uint32_t f32_to_bits(float f)
+{
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
 static inline float bf16_to_f32(uint16_t bits) { return bits_to_f32((uint32_t)bits << 16); }
 
 /* Converts IEEE binary16; every value is exact in f32. A NaN keeps its payload and becomes quiet, as in hardware. */
@@ -40,17 +47,20 @@ static inline float e4m3_to_f32(uint8_t code)
     return bits_to_f32(sign | (exponent + 120) << 23 | fraction << 20);
 }
 
+/* Rounds x to E4M3, to nearest, ties to even; |x| is at most 448. It has no branch, so that compilers can vectorise loops that
+ * call it. Numbers below 2^-6 are subnormal: adding 1.5 * 2^14 rounds them to multiples of 2^-9. */
+static inline uint8_t f32_to_e4m3(float x)
+{
+    uint32_t bits = f32_to_bits(x), magnitude = bits & 0x7fffffff;
+    uint32_t normal = ((magnitude + 0x7ffff + (magnitude >> 20 & 1)) >> 20) - (120u << 3);
+    uint32_t subnormal = f32_to_bits(bits_to_f32(magnitude) + 0x1.8p14f) - f32_to_bits(0x1.8p14f);
+    return (uint8_t)((bits >> 24 & 0x80) | (magnitude < 121u << 23 ? subnormal : normal));
+}
+
 /* Returns the scale of the weight in row i and column j; w is an F8_E4M3 matrix. */
 static inline float weight_scale(const struct weight_view *w, size_t i, size_t j)
 {
     return w->scale[(i + w->scale_row) / w->block_rows * w->scale_stride + (j + w->scale_col) / w->block_cols];
-}
-
-static inline uint32_t f32_to_bits(float f)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
 }
 
 /* Rounds x to BF16 as kernel `narrow` does (kernels.h). It has no branch, so that compilers can vectorise loops that

@@ -17,6 +17,12 @@ static void axpy(float *restrict y, float a, const float *restrict x, size_t n)
         y[i] = fmaf(a, x[i], y[i]);
 }
 
+static void relu_axpy(float *restrict y, float a, const float *restrict x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        y[i] = fmaf(a, 0.0f > x[i] ? 0.0f : x[i], y[i]);
+}
+
 static void scale(float *y, float a, size_t n)
 {
     for (size_t i = 0; i < n; i++)

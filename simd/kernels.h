@@ -1,6 +1,6 @@
 /* simd/kernels.h -- the kernels, and the order in which each of them adds.
  *
- * docs/ARITHMETIC.md defines the bits of every result by rules 1 to 8; this header repeats those that kernels
+ * docs/ARITHMETIC.md defines the bits of every result by rules 1 to 9; this header repeats those that kernels
  * implement. A table is a struct kernels with the kernels of one instruction set: scalar, avx2, avx512 or neon. All
  * tables return the same bits for the same input. The plain C code in simd/scalar.c defines these bits, and the test
  * checkasm compares the other tables with it.
@@ -170,8 +170,10 @@ struct kernels {
     /* Quantises a packed x in groups of 32 (see struct quantised_group). K is a multiple of 32. */
     void (*quantise)(struct quantised_group *y, const float *packed, size_t K);
 
-    /* axpy: y[i] = fma(a, x[i], y[i]). scale: y[i] = y[i] * a. divide: y[i] = y[i] / a. x and y do not overlap. */
+    /* axpy: y[i] = fma(a, x[i], y[i]). relu_axpy: y[i] = fma(a, max(x[i], 0), y[i]); a NaN or -0 in x stays what it is. scale:
+     * y[i] = y[i] * a. divide: y[i] = y[i] / a. x and y do not overlap. */
     void (*axpy)(float *y, float a, const float *x, size_t n);
+    void (*relu_axpy)(float *y, float a, const float *x, size_t n);
     void (*scale)(float *y, float a, size_t n);
     void (*divide)(float *y, float a, size_t n);
 

@@ -233,6 +233,7 @@ const struct kernels kernels_scalar = {
     .narrow = narrow,
     .quantise = quantise,
     .axpy = axpy,
+    .relu_axpy = relu_axpy,
     .scale = scale,
     .divide = divide,
     .softmax_block = softmax_block,

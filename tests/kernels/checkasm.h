@@ -56,6 +56,7 @@ enum kernel {
     NARROW,
     QUANTISE,
     AXPY,
+    RELU_AXPY,
     SCALE,
     DIVIDE,
     SOFTMAX,
