@@ -52,6 +52,23 @@ double ref_dot(const double *a, const double *b, int n)
     return sum;
 }
 
+double ref_sum_variance(double sum, double squares, size_t n)
+{
+    return (double)n * (sum * sum / 9 + squares / 6) * 0x1p-48;
+}
+
+double ref_sum(struct reference_run *run, const double *a, size_t step_a, const double *b, size_t step_b, size_t n)
+{
+    double sum = 0, squares = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += a[i * step_a] * b[i * step_b];
+    if (run->noise == 0)
+        return sum;
+    for (size_t i = 0; i < n; i++)
+        squares += a[i * step_a] * b[i * step_b] * a[i * step_a] * b[i * step_b];
+    return sum + ref_uniform(run) * sqrt(3 * ref_sum_variance(sum, squares, n)); /* 3: of a uniform number in [-1, 1), 1/3 */
+}
+
 /* y[s,d] = x[s,d] / sqrt(mean_d(x[s,d]^2) + eps) * w[d];  y may be x */
 void ref_norm(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S, double eps)
 {
@@ -75,7 +92,7 @@ static void product(struct reference_run *run, double *y, const struct matrix *w
     for (size_t i = 0; i < rows; i++) {
         row(run, w, (int)i);
         for (size_t s = 0; s < (size_t)S; s++)
-            y[s * rows + i] = ref_dot(run->row, x + s * cols, (int)cols);
+            y[s * rows + i] = ref_sum(run, run->row, 1, x + s * cols, 1, cols);
     }
 }
 
@@ -205,12 +222,8 @@ static void mix_values(struct reference_run *run, const double *p, int h, int ro
 {
     int H = run->c->num_attention_heads, V = run->c->v_head_dim;
     for (size_t s = 0; s < (size_t)rows; s++)
-        for (int v = 0; v < V; v++) {
-            double sum = 0;
-            for (size_t t = 0; t <= s; t++)
-                sum += p[s * S + t] * run->v[(t * H + h) * V + v];
-            run->heads[(s * H + h) * V + v] = sum;
-        }
+        for (int v = 0; v < V; v++)
+            run->heads[(s * H + h) * V + v] = ref_sum(run, p + s * S, 1, run->v + (size_t)h * V + v, (size_t)H * V, s + 1);
 }
 
 /* Used instead of mix_values if the x of W_UV is rounded: heads[s] = W_UV[h] round(sum_t p[s,t] latent[t]). This is not
@@ -219,18 +232,14 @@ static void mix_latents(struct reference_run *run, const struct reference_attent
 {
     int H = run->c->num_attention_heads, V = run->c->v_head_dim, C = run->c->kv_lora_rank;
     for (size_t s = 0; s < (size_t)S; s++)
-        for (int i = 0; i < C; i++) {
-            double sum = 0;
-            for (size_t t = 0; t <= s; t++)
-                sum += p[s * S + t] * run->latent[t * C + i];
-            run->mixed[s * C + i] = sum;
-        }
+        for (int i = 0; i < C; i++)
+            run->mixed[s * C + i] = ref_sum(run, p + s * S, 1, run->latent + i, (size_t)C, s + 1);
     ref_value(run, "mixed", h, S, C, run->mixed);
     ref_round_x(run, ref_values_form(run, w), run->mixed, run->mixed, (size_t)S * C);
     ref_values(run, w, h);
     for (size_t s = 0; s < (size_t)S; s++)
         for (size_t v = 0; v < (size_t)V; v++)
-            run->heads[(s * H + h) * V + v] = ref_dot(run->w_uv + v * C, run->mixed + s * C, C);
+            run->heads[(s * H + h) * V + v] = ref_sum(run, run->w_uv + v * C, 1, run->mixed + s * C, 1, (size_t)C);
 }
 
 /* Replaces the scores of each row, p [S,S], by their softmax over t <= s. */
@@ -247,40 +256,52 @@ static void softmax(double *p, int S)
     }
 }
 
-/* Returns whether the queries of head h are quantised before they are multiplied by cached latents. Then sets mixed [S,C] to
- * the quantised queries, q_nope[s] W_UK[h]. */
-static int quantised_queries(struct reference_run *run, const struct reference_attention *w, int h, int S)
+/* mixed[s] = transpose(W_UK[h]) q_nope[s], so that k_nope[t] . q_nope[s] = latent[t] . mixed[s] */
+static void absorb(struct reference_run *run, const struct reference_attention *w, int h, int S)
 {
-    int H = run->c->num_attention_heads, N = run->c->qk_nope_head_dim, C = run->c->kv_lora_rank;
-    if (run->options.cache_type != CACHE_TYPE_Q8 || run->options.x_as_is)
-        return 0;
+    size_t H = run->c->dims.H, N = run->c->dims.n, C = run->c->dims.c;
     ref_keys(run, w, h);
     for (size_t s = 0; s < (size_t)S; s++)
-        for (int c = 0; c < C; c++) {
-            double sum = 0;
-            for (int n = 0; n < N; n++)
-                sum += run->q_nope[(s * H + h) * N + n] * run->w_uk[(size_t)n * C + c];
-            run->mixed[s * C + c] = sum;
-        }
-    ref_round_x(run, TO_GROUPS, run->mixed, run->mixed, (size_t)S * C);
+        for (size_t i = 0; i < C; i++)
+            run->mixed[s * C + i] = ref_sum(run, run->w_uk + i, C, run->q_nope + (s * H + (size_t)h) * N, 1, N);
+    ref_noise(run, run->mixed, (size_t)S * C);
+}
+
+/* Returns whether the queries of head h are quantised before they are multiplied by cached latents. Then sets mixed [S,C] to
+ * the quantised queries. */
+static int quantised_queries(struct reference_run *run, const struct reference_attention *w, int h, int S)
+{
+    if (run->options.cache_type != CACHE_TYPE_Q8 || run->options.x_as_is)
+        return 0;
+    absorb(run, w, h, S);
+    ref_round_x(run, TO_GROUPS, run->mixed, run->mixed, (size_t)S * run->c->dims.c);
     return 1;
+}
+
+/* Sets run->scores [S,S] of head h, -infinity for t > s. Rows s >= absorbed use run->mixed, the absorbed queries; others the keys. */
+static void scores_of_head(struct reference_run *run, size_t h, size_t S, size_t absorbed)
+{
+    size_t H = run->c->dims.H, N = run->c->dims.n, R = run->c->dims.r, C = run->c->dims.c;
+    double scale = attention_scale(run);
+    for (size_t s = 0; s < S; s++)
+        for (size_t t = 0; t < S; t++) {
+            double *p = run->scores + s * S + t;
+            *p = -INFINITY;
+            if (t > s)
+                continue;
+            *p = s >= absorbed ? ref_sum(run, run->mixed + s * C, 1, run->latent + t * C, 1, C)
+                               : ref_sum(run, run->q_nope + (s * H + h) * N, 1, run->k_nope + (t * H + h) * N, 1, N);
+            *p = (*p + ref_sum(run, run->q_rope + (s * H + h) * R, 1, run->k_rope + t * R, 1, R)) * scale;
+        }
 }
 
 /* eq. 10:  scores[s,t] = (q_nope[s] . k_nope[t] + q_rope[s] . k_rope[t]) scale,  t <= s
  *          p[s,t] = exp(scores[s,t]) / sum_t exp(scores[s,t]),   heads[s] = sum_t p[s,t] v[t] */
 static void attend(struct reference_run *run, const struct reference_attention *w, int h, int S)
 {
-    const struct config *c = run->c;
-    int H = c->num_attention_heads, N = c->qk_nope_head_dim, R = c->qk_rope_head_dim;
-    int C = c->kv_lora_rank, quantised = quantised_queries(run, w, h, S);
-    double *p = run->scores, scale = attention_scale(run);
-    for (size_t s = 0; s < (size_t)S; s++)
-        for (size_t t = 0; t < (size_t)S; t++) {
-            double nope = quantised && s >= (size_t)expanded_rows(run, S)
-                              ? ref_dot(run->mixed + s * C, run->latent + t * C, C)
-                              : ref_dot(run->q_nope + (s * H + h) * N, run->k_nope + (t * H + h) * N, N);
-            p[s * S + t] = t > s ? -INFINITY : (nope + ref_dot(run->q_rope + (s * H + h) * R, run->k_rope + t * R, R)) * scale;
-        }
+    double *p = run->scores;
+    int quantised = quantised_queries(run, w, h, S);
+    scores_of_head(run, (size_t)h, (size_t)S, (size_t)(quantised ? expanded_rows(run, S) : S));
     ref_value(run, "scores", h, S, S, p);
     ref_noise(run, p, (size_t)S * (size_t)S); /* the product with the scale may be rounded too */
     softmax(p, S);
@@ -313,9 +334,9 @@ static void keys_and_values(struct reference_run *run, const struct reference_at
         for (size_t s = 0; s < (size_t)S; s++) {
             double *kv = run->kv + (s * H + h) * (N + V);
             for (size_t n = 0; n < N; n++)
-                kv[n] = ref_dot(run->w_uk + n * C, run->latent + s * C, (int)C);
+                kv[n] = ref_sum(run, run->w_uk + n * C, 1, run->latent + s * C, 1, C);
             for (size_t v = 0; v < V; v++)
-                kv[N + v] = ref_dot(run->w_uv + v * C, run->mixed + s * C, (int)C);
+                kv[N + v] = ref_sum(run, run->w_uv + v * C, 1, run->mixed + s * C, 1, C);
         }
     }
 }
@@ -330,31 +351,12 @@ void ref_attend(struct reference_run *run, const struct reference_attention *w, 
         attend(run, w, h, S);
 }
 
-/* absorbed[s] = transpose(W_UK[h]) q_nope[s], so that k_nope[t] . q_nope[s] = latent[t] . absorbed[s] */
-static void absorb(struct reference_run *run, const struct reference_attention *w, int h, int S)
-{
-    int H = run->c->num_attention_heads, N = run->c->qk_nope_head_dim, C = run->c->kv_lora_rank;
-    ref_keys(run, w, h);
-    for (size_t s = 0; s < (size_t)S; s++)
-        for (int i = 0; i < C; i++) {
-            double sum = 0;
-            for (int n = 0; n < N; n++)
-                sum += run->w_uk[(size_t)n * C + i] * run->q_nope[(s * H + h) * N + n];
-            run->mixed[s * C + i] = sum;
-        }
-    ref_noise(run, run->mixed, (size_t)S * C);
-}
-
 void ref_attend_absorbed(struct reference_run *run, const struct reference_attention *w, int S)
 {
-    int H = run->c->num_attention_heads, R = run->c->qk_rope_head_dim, C = run->c->kv_lora_rank;
-    double *p = run->scores, scale = attention_scale(run);
-    for (int h = 0; h < H; h++) {
+    double *p = run->scores;
+    for (int h = 0; h < run->c->num_attention_heads; h++) {
         absorb(run, w, h, S);
-        for (size_t s = 0; s < (size_t)S; s++)
-            for (size_t t = 0; t < (size_t)S; t++)
-                p[s * S + t] = t > s ? -INFINITY : (ref_dot(run->mixed + s * C, run->latent + t * C, C) +
-                                                    ref_dot(run->q_rope + (s * H + h) * R, run->k_rope + t * R, R)) * scale;
+        scores_of_head(run, (size_t)h, (size_t)S, 0);
         ref_noise(run, p, (size_t)S * (size_t)S);
         ref_noise(run, p, (size_t)S * (size_t)S);
         softmax(p, S);

@@ -78,6 +78,14 @@ double ref_latent_eps(const struct reference_run *run);
 
 double ref_dot(const double *a, const double *b, int n);
 
+/* The variance of the rounding of a sum of n terms in f32, whose result is `sum` and whose squared terms have the sum `squares`. Each of
+ * the n partial sums is rounded by at most h = 2^-24 times its size, which has the variance h^2 / 3. The k-th partial sum has the drift
+ * (k / n) sum, and moves around it by the root of (k / n) squares if the signs of the terms are random. The squares of both, added for
+ * all k, give n (sum^2 / 9 + squares / 6) 2^-48. (Sums of many short sums have a smaller variance.) */
+double ref_sum_variance(double sum, double squares, size_t n);
+/* The sum of a[i step_a] b[i step_b] for i < n. If run->noise is not 0, a random number of this variance is added. */
+double ref_sum(struct reference_run *run, const double *a, size_t step_a, const double *b, size_t step_b, size_t n);
+
 /* --- round.c: how linear layers round or quantise x and their weights --- */
 
 enum form { AS_IS, TO_BF16, TO_GROUPS }; /* x is unchanged; rounded to BF16; or quantised in groups of 32 (rule 2) */

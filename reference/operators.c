@@ -45,18 +45,20 @@ static void latent_norm(call *k)
     ref_round_cached(k->run, k->out, k->slack, (size_t)k->S * (size_t)c->kv_lora_rank, 1);
 }
 
-/* The sum of K terms t in f32, one after the other: each of the K partial sums is rounded. The square of the k-th is about
- * (k / K) sum t^2, and a rounding of at most h has the variance h^2 / 3. So the variance of the result is K 2^-48 sum t^2 / 6. */
+/* Each sum is rounded as ref_sum_variance says. 8 standard deviations, as in local.h. */
 static void slack_of_sums(call *k, const struct matrix *w)
 {
     size_t rows = (size_t)w->rows, cols = (size_t)w->cols;
     for (size_t i = 0; i < rows && k->slack; i++) {
         ref_row(w, (int)i, k->run->row);
         for (size_t s = 0; s < (size_t)k->S; s++) {
-            double squares = 0;
-            for (size_t c = 0; c < cols; c++)
-                squares += k->run->row[c] * k->in[0][s * cols + c] * k->run->row[c] * k->in[0][s * cols + c];
-            k->slack[s * rows + i] = 8 * sqrt((double)cols * squares / 6) * 0x1p-24; /* 8 standard deviations, as in local.h */
+            double sum = 0, squares = 0;
+            for (size_t c = 0; c < cols; c++) {
+                double term = k->run->row[c] * k->in[0][s * cols + c];
+                sum += term;
+                squares += term * term;
+            }
+            k->slack[s * rows + i] = 8 * sqrt(ref_sum_variance(sum, squares, cols));
         }
     }
 }
@@ -192,7 +194,6 @@ static void attention(call *k)
         ref_attend(run, &k->w->attention, k->S);
     memcpy(k->out, run->heads, heads * sizeof *k->out);
     k->inner = 1;
-    k->terms = C + R + S;
 }
 
 /* --- the feed-forward part --- */
@@ -202,7 +203,6 @@ static void feed_forward(call *k, const struct reference_mlp *w, int index)
     ref_mlp(k->run, k->out, w, index, k->in[0], k->S);
     slack_of_ranks(k, &w->down_proj, k->run->gate, (size_t)k->S, k->slack); /* ref_mlp leaves there what down_proj reads */
     k->inner = 1;
-    k->terms = (size_t)w->gate_proj.cols + (size_t)w->gate_proj.rows;
 }
 
 static void dense(call *k) { feed_forward(k, &k->w->mlp, -1); }
@@ -327,7 +327,6 @@ static void chosen_experts(call *k)
             }
     }
     k->inner = 1;
-    k->terms = D;
 }
 
 /* A weight, an expert's output that is not rounded yet, their product and every partial sum may be rounded. The squares of these

@@ -129,6 +129,85 @@ TEST(in_bfloat16_an_operator_is_wrong_by_less_than_its_rounding)
     expect_wrong(DIFF(3, "golden/truth/glm.hf-dump-bfloat16.safetensors", dir, "--local"), wrong, COUNT(wrong));
 }
 
+#define WIDE 64 /* the hidden size of the tiny checkpoint glm */
+#define INNER 12 /* the width of its shared expert */
+
+/* The numbers of a BF16 weight of glm. */
+static void weights_of(const char *name, float w[INNER * WIDE])
+{
+    struct edited e = edit(TINY "glm/model.safetensors");
+    size_t n;
+    const uint16_t *bits = golden_data(&e.g, name, &n);
+    assert_int_equal(n, INNER * WIDE);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t high = (uint32_t)bits[i] << 16;
+        memcpy(&w[i], &high, sizeof high);
+    }
+    golden_close(&e.g);
+}
+
+/* Makes x orthogonal to all rows of up, so that the sums of up x are much smaller than their terms. */
+static void cancel(float x[WIDE], const float up[INNER * WIDE])
+{
+    double base[INNER][WIDE], y[WIDE];
+    for (size_t d = 0; d < WIDE; d++)
+        y[d] = x[d];
+    for (size_t i = 0; i <= INNER; i++) { /* Gram-Schmidt; x is the last vector */
+        double *v = i < INNER ? base[i] : y, length = 0;
+        for (size_t d = 0; i < INNER && d < WIDE; d++)
+            v[d] = up[i * WIDE + d];
+        for (size_t k = 0; k < i; k++) {
+            double along = 0;
+            for (size_t d = 0; d < WIDE; d++)
+                along += base[k][d] * v[d];
+            for (size_t d = 0; d < WIDE; d++)
+                v[d] -= along * base[k][d];
+        }
+        for (size_t d = 0; d < WIDE; d++)
+            length += v[d] * v[d];
+        for (size_t d = 0; i < INNER && d < WIDE; d++)
+            v[d] /= sqrt(length);
+    }
+    for (size_t d = 0; d < WIDE; d++)
+        x[d] = (float)y[d];
+}
+
+static float dot(const float *x, const float *y, size_t n)
+{
+    float sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += x[i] * y[i];
+    return sum;
+}
+
+/* The rounding of a sum in F32 depends on its terms, and not on its result. */
+TEST(in_an_expert_sums_that_nearly_cancel_have_the_rounding_of_their_terms)
+{
+    static const char *const wrong[] = {"model.layers.1.post_attention_layernorm.output", "model.layers.1.mlp.shared_experts.output"};
+    float gate[INNER * WIDE], up[INNER * WIDE], down[INNER * WIDE], h[INNER], *x, *y;
+    size_t n;
+    weights_of("model.layers.1.mlp.shared_experts.gate_proj.weight", gate);
+    weights_of("model.layers.1.mlp.shared_experts.up_proj.weight", up);
+    weights_of("model.layers.1.mlp.shared_experts.down_proj.weight", down);
+    DUMP(a, TINY "glm", "--tokens", TOKENS, "--taps", "*.1.post_attention_layernorm.output,*.1.mlp.shared_experts.output");
+    struct edited e = edit(a);
+    x = floats(&e, wrong[0], &n) + 4 * WIDE;
+    y = floats(&e, wrong[1], &n) + 4 * WIDE;
+    cancel(x, up);
+    for (size_t i = 0; i < INNER; i++) {
+        float g = dot(gate + i * WIDE, x, WIDE);
+        h[i] = g / (1 + expf(-g)) * dot(up + i * WIDE, x, WIDE);
+    }
+    for (size_t d = 0; d < WIDE; d++)
+        y[d] = dot(down + d * INNER, h, INNER);
+    save(&e);
+    expect_wrong(DIFF(3, a, TINY "glm", "--local"), wrong, 1); /* the x that was changed */
+    e = edit(a);
+    floats(&e, wrong[1], &n)[4 * WIDE + 7] += 1e-5f; /* terms of about 1 are rounded by up to 2^-24 = 6e-8 */
+    save(&e);
+    expect_wrong(DIFF(3, a, TINY "glm", "--local"), wrong, 2);
+}
+
 static int of_hooks(char name[256], const char **dtype)
 {
     (void)dtype; /* what hooks on the modules of vLLM see: no residual stream, no RoPE, one MoE */
@@ -263,6 +342,7 @@ int main(int argc, char **argv)
         IN_DIR(a_dump_of_transformers_in_bfloat16_is_rounding),
         IN_DIR(every_wrong_operator_is_named_and_no_other),
         IN_DIR(in_bfloat16_an_operator_is_wrong_by_less_than_its_rounding),
+        IN_DIR(in_an_expert_sums_that_nearly_cancel_have_the_rounding_of_their_terms),
         IN_DIR(missing_values_are_computed_from_those_before_and_named),
         IN_DIR(attention_without_earlier_rows_of_the_cache_is_not_judged),
         IN_DIR(a_choice_is_judged_by_the_dumps_own_values),

@@ -310,14 +310,6 @@ static void judge_series(struct judge *j, const struct diff_series *s)
 
 /* --- a dump --- */
 
-static size_t longest_sum(const struct config *c)
-{
-    size_t wide[] = {c->dims.d * 2, c->dims.dense, c->dims.H * c->dims.v, c->dims.q, c->dims.expert * (c->dims.shared + 1)}, most = 1;
-    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++)
-        most = wide[i] > most ? wide[i] : most;
-    return most;
-}
-
 static int judge_sequence(struct cli *c, struct local *l, struct local_values *v, double noise, int noisy_x)
 {
     struct reference_options o = {.conventions = v->conventions};
@@ -378,10 +370,9 @@ int diff_local(struct cli *c, const struct diff_side *side, const struct bounds 
     /* the precisions of Verbatim that round inside of attention and of experts; a cache of q8 quantises q_abs */
     int rounds = strcmp(facts.precision, "f32") || !strcmp(facts.cache_type, "q8");
     double inner = rounds ? fmax(v.arithmetic, 0x1p-8) : v.arithmetic;
-    double noise = inner + sqrt((double)longest_sum(reference_config(r))) / 4 * 0x1p-24;
     int code = EXIT_DONE;
     for (v.sequence = 0; v.sequence < sequences && code == EXIT_DONE; v.sequence++)
-        code = judge_sequence(c, l, &v, noise, b->arithmetic_given && b->arithmetic != DIFF_F32 && !v.is_cast);
+        code = judge_sequence(c, l, &v, inner, b->arithmetic_given && b->arithmetic != DIFF_F32 && !v.is_cast);
     sum_up(l);
     reference_close(r);
     return code;

@@ -10,8 +10,13 @@
  * h is half an ulp of the result, in the tensor's dtype or in --arithmetic. (If a tensor of F32 in a BF16 dump contains BF16 numbers
  * only, an ulp is one of BF16.) `slack` bounds roundings inside of the operator (reference/operators.h). sigma is the standard
  * deviation of y in `runs` computations with roundings at random places inside of the operator and in merged operators, and at least
- * that of its row: 8 runs of one number measure it only roughly. The last term is for the order of a sum with K terms in f32, where m
- * is the largest number of the row; it is left out where slack includes it.
+ * that of its row: 8 runs of one number measure it only roughly. The last term is for the order of the sums in norms and in the softmax
+ * of the router: K terms are added in f32, and m is the largest number of the row.
+ *
+ * Other sums in f32 are rounded as ref_sum_variance says (reference/layers.h): in linear layers, slack is LOCAL_TIMES standard
+ * deviations of the sum, and inside of attention and of experts the sums of the noisy computations get random errors of this size.
+ * A sum of independent roundings, each uniform between -h and h, exceeds 8 standard deviations with a probability of less than
+ * 2 exp(-8^2 / 2) = 2.5e-14: in a dump of 10^9 numbers, one false alarm in 40000 dumps.
  *
  * --ranks N: N tensor-parallel ranks round their parts p of the sums in o_proj and down_proj before they are added. Slack includes half
  * an ulp of each |p|, and of each sum of parts except the last (reference/operators.c). A rank holds N-th parts of the heads or of the
