@@ -155,10 +155,11 @@ struct moe_pass {
     const struct moe_weights *w;
     const float *weight;  /* [S, chosen] */
     const int32_t *place; /* [S, chosen]: the index of a (token, expert) pair in the list of all pairs, sorted by expert, then
-                             token */
+                             token; NULL: the list has the order of the tokens */
     size_t d;
     struct op_packed x_packed, pairs_packed; /* [S, d], [S*chosen, d] */
-    float *shared, *out, *y;       /* [S, d], [S*chosen, d], [S, d] */
+    const float *shared, *out;     /* [S, d], or NULL; [S*chosen, d] */
+    float *y;                      /* [S, d] */
 };
 
 /* Sorts the (token, expert) pairs, fills in a bundle for each expert that has rows, and returns the number of these bundles.
@@ -200,14 +201,22 @@ static void combine(void *arg, size_t first, size_t count)
     size_t d = p->d, chosen = p->w->chosen;
     for (size_t s = first; s < first + count; s++) {
         float *y = p->y + s * d;
-        const float *shared = p->w->shared ? p->shared + s * d : NULL;
+        const float *shared = p->shared ? p->shared + s * d : NULL;
         for (size_t j = 0; j < d; j++)
             y[j] = 0.0f;
         for (size_t i = s * chosen; i < (s + 1) * chosen; i++)
-            p->cx->k->axpy(y, p->weight[i], p->out + (size_t)p->place[i] * d, d);
+            p->cx->k->axpy(y, p->weight[i], p->out + (p->place ? (size_t)p->place[i] : i) * d, d);
         if (shared)
             p->cx->k->axpy(y, 1.0f, shared, d); /* rounded once, like an addition */
     }
+}
+
+void op_moe_sum(const struct op_ctx *cx, float *y, const float *out, const float *weight, const float *shared, size_t chosen, size_t S,
+                size_t d)
+{
+    struct moe_weights w = {.chosen = chosen};
+    struct moe_pass p = {.cx = cx, .w = &w, .weight = weight, .d = d, .shared = shared, .out = out, .y = y};
+    combine(&p, 0, S);
 }
 
 static void show(struct op_probe *p, const struct moe_weights *w, size_t pair, int32_t expert, const float *out, size_t d)
@@ -225,13 +234,14 @@ void op_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expert, 
     int32_t *place = (int32_t *)(void *)op_take(cx, pairs), *next = (int32_t *)(void *)op_take(cx, w->experts);
     size_t count = group_by_expert(bundles, place, next, expert, w, S), d = bundles[0].w.down->rows, first = 0;
     struct moe_pass p = {.cx = cx, .w = w, .weight = weight, .place = place, .d = d, .y = y};
-    p.shared = op_take(cx, S * d);
-    p.out = op_take(cx, pairs * d);
+    float *of_shared_expert = op_take(cx, S * d), *out = op_take(cx, pairs * d);
+    p.out = out;
+    p.shared = w->shared ? of_shared_expert : NULL;
     unsigned of_pairs = 0, of_shared = 0;
     for (size_t b = 0; b < count; b++)
         of_pairs |= forms_of_x(cx, &bundles[b]);
     if (w->shared) {
-        bundles[count] = (struct bundle){.w = *w->shared, .count = S, .y = p.shared};
+        bundles[count] = (struct bundle){.w = *w->shared, .count = S, .y = of_shared_expert};
         of_shared = forms_of_x(cx, &bundles[count]);
     }
     p.x_packed = op_take_packed(cx, of_pairs | of_shared, S, d);
@@ -242,7 +252,7 @@ void op_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expert, 
     take_hidden(cx, bundles, count, pairs);
     for (size_t b = 0; b < count; first += bundles[b++].count) {
         bundles[b].x = op_packed_from(&p.pairs_packed, first);
-        bundles[b].y = p.out + first * d;
+        bundles[b].y = out + first * d;
     }
     if (w->shared) {
         bundles[count].x = p.x_packed;

@@ -33,5 +33,9 @@ struct moe_weights {
 };
 void op_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expert, const float *weight,
             const struct moe_weights *w, size_t S);
+/* The last step of op_moe, for callers who have the outputs of the experts: out [S,chosen,d], in the order of the weights, and
+ * shared [S,d] or NULL. */
+void op_moe_sum(const struct op_ctx *cx, float *y, const float *out, const float *weight, const float *shared, size_t chosen, size_t S,
+                size_t d);
 
 #endif

@@ -75,18 +75,49 @@ static float group_score(const float *choice, size_t n, int sum_of_two)
     return sum_of_two ? choice[best] + choice[second] : choice[best];
 }
 
-/* Closes all experts outside the chosen_groups best groups. */
-static void close_groups(const struct router *r, const float *choice, int32_t *state, float *scores, int32_t *group)
+void op_router_scores(const struct op_ctx *cx, float *s, const float *logits, const struct router *r, float *scratch)
+{
+    if (r->sigmoid)
+        sigmoid(cx, s, logits, r->experts);
+    else
+        softmax(cx, s, logits, r->experts, scratch);
+    if (r->sigmoid && r->bf16)
+        op_round_bf16(s, s, r->experts);
+}
+
+void op_router_choice(float *choice, const float *s, const struct router *r)
+{
+    for (size_t e = 0; e < r->experts; e++)
+        choice[e] = r->bias ? s[e] + r->bias[e] : s[e]; /* the bias elects experts; weights stay unbiased */
+}
+
+void op_router_group_scores(float *scores, const float *choice, const struct router *r)
 {
     size_t size = r->experts / r->groups;
-    for (size_t g = 0; g < r->groups; g++) {
+    for (size_t g = 0; g < r->groups; g++)
         scores[g] = group_score(choice + g * size, size, r->group_sum_of_two);
-        group[g] = OPEN;
-    }
+}
+
+void op_router_groups(int32_t *kept, const float *scores, const struct router *r)
+{
+    for (size_t g = 0; g < r->groups; g++)
+        kept[g] = OPEN;
     for (size_t i = 0; i < r->chosen_groups; i++)
-        elect(scores, group, r->groups);
-    for (size_t e = 0; e < r->experts; e++)
-        state[e] = group[e / size] == ELECTED ? OPEN : r->mask_with_zero ? OPEN_AS_ZERO : CLOSED;
+        elect(scores, kept, r->groups);
+    for (size_t g = 0; g < r->groups; g++)
+        kept[g] = kept[g] == ELECTED;
+}
+
+void op_router_experts(int32_t *expert, const float *choice, const int32_t *kept, const struct router *r, int32_t *state)
+{
+    size_t E = r->experts, size = kept ? E / r->groups : E;
+    for (size_t e = 0; e < E; e++)
+        state[e] = !kept || kept[e / size] ? OPEN : r->mask_with_zero ? OPEN_AS_ZERO : CLOSED;
+    for (size_t i = 0; i < r->chosen; i++)
+        elect(choice, state, E);
+    for (size_t e = 0, i = 0; e < E; e++)
+        if (state[e] == ELECTED)
+            expert[i++] = (int32_t)e;
 }
 
 static float normaliser(const struct router *r, float sum)
@@ -96,7 +127,7 @@ static float normaliser(const struct router *r, float sum)
     return r->normaliser ? sum + 1e-20f : sum;
 }
 
-static void weigh(float *weight, const int32_t *expert, const float *s, const struct router *r)
+void op_router_weights(float *weight, const int32_t *expert, const float *s, const struct router *r)
 {
     float sum = 0.0f;
     int rounded = r->sigmoid && r->bf16;
@@ -116,19 +147,19 @@ static void weigh(float *weight, const int32_t *expert, const float *s, const st
 }
 
 static void show(struct op_probe *p, size_t row, const struct router *r, const float *s, const float *choice,
-                 const float *group_scores, const int32_t *group, const int32_t *expert, const float *weight)
+                 const float *group_scores, const int32_t *kept, const int32_t *expert, const float *weight)
 {
     int32_t groups[256];
-    size_t kept = 0;
+    size_t count = 0;
     p->see(p, "scores", row, 1, s, 0, r->experts);
     if (r->bias)
         p->see(p, "choice", row, 1, choice, 0, r->experts);
-    if (r->grouped && r->chosen_groups < r->groups && r->groups <= sizeof groups / sizeof *groups) {
+    if (kept && r->groups <= sizeof groups / sizeof *groups) {
         for (size_t g = 0; g < r->groups; g++)
-            if (group[g] == ELECTED)
-                groups[kept++] = (int32_t)g;
+            if (kept[g])
+                groups[count++] = (int32_t)g;
         p->see(p, "group_scores", row, 1, group_scores, 0, r->groups);
-        p->see(p, "groups", row, 1, groups, 1, kept);
+        p->see(p, "groups", row, 1, groups, 1, count);
     }
     p->see(p, "experts", row, 1, expert, 1, r->chosen);
     p->see(p, "weights", row, 1, weight, 0, r->chosen);
@@ -138,30 +169,22 @@ void op_router(struct op_ctx *cx, int32_t *expert, float *weight, const float *l
 {
     size_t mark = op_mark(cx), E = r->experts, blocks = E / SOFTMAX_BLOCK + 1;
     float *s = op_take(cx, E), *choice = op_take(cx, E), *few = op_take(cx, r->groups + blocks);
-    int32_t *state = (int32_t *)op_take(cx, E), *group = (int32_t *)op_take(cx, r->groups);
+    int32_t *state = (int32_t *)op_take(cx, E), *kept = (int32_t *)op_take(cx, r->groups);
+    if (!r->grouped || r->chosen_groups == r->groups)
+        kept = NULL;
     for (size_t row = 0; row < S; row++, logits += E, expert += r->chosen, weight += r->chosen) {
-        if (r->sigmoid)
-            sigmoid(cx, s, logits, E);
-        else
-            softmax(cx, s, logits, E, few);
-        if (r->sigmoid && r->bf16)
-            op_round_bf16(s, s, E);
-        for (size_t e = 0; e < E; e++) {
-            choice[e] = r->bias ? s[e] + r->bias[e] : s[e]; /* the bias elects experts; weights stay unbiased */
-            state[e] = OPEN;
+        op_router_scores(cx, s, logits, r, few);
+        op_router_choice(choice, s, r);
+        if (kept) {
+            op_router_group_scores(few, choice, r);
+            op_router_groups(kept, few, r);
         }
-        if (r->grouped && r->chosen_groups < r->groups)
-            close_groups(r, choice, state, few, group);
-        for (size_t i = 0; i < r->chosen; i++)
-            elect(choice, state, E);
-        for (size_t e = 0, i = 0; e < E; e++)
-            if (state[e] == ELECTED)
-                expert[i++] = (int32_t)e;
+        op_router_experts(expert, choice, kept, r, state);
         if (r->forced && r->forced[row])
             memcpy(expert, r->forced[row], r->chosen * sizeof *expert);
-        weigh(weight, expert, s, r);
+        op_router_weights(weight, expert, s, r);
         if (cx->probe)
-            show(cx->probe, row, r, s, choice, few, group, expert, weight);
+            show(cx->probe, row, r, s, choice, few, kept, expert, weight);
     }
     op_give(cx, mark);
 }

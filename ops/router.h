@@ -49,4 +49,15 @@ size_t op_router_scratch(const struct router *r);
  * weights to weight [S,chosen], in the same order. */
 void op_router(struct op_ctx *cx, int32_t *expert, float *weight, const float *logits, const struct router *r, size_t S);
 
+/* The steps of op_router for one token, for callers who have the values between two steps. s [E] are the scores. The groups
+ * matter only if r->grouped is set and chosen_groups is less than groups. kept [groups] says of each group whether it is
+ * kept; op_router_experts keeps all groups if `kept` is NULL. `scratch` has room for E / 256 + 1 floats, and `state` for E
+ * numbers. */
+void op_router_scores(const struct op_ctx *cx, float *s, const float *logits, const struct router *r, float *scratch);
+void op_router_choice(float *choice, const float *s, const struct router *r);
+void op_router_group_scores(float *scores, const float *choice, const struct router *r);
+void op_router_groups(int32_t *kept, const float *scores, const struct router *r);
+void op_router_experts(int32_t *expert, const float *choice, const int32_t *kept, const struct router *r, int32_t *state);
+void op_router_weights(float *weight, const int32_t *expert, const float *s, const struct router *r);
+
 #endif

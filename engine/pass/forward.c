@@ -1,21 +1,18 @@
 /* engine/pass/forward.c -- the transformer, layer by layer, as the DeepSeek-V3 report writes it (2.1). */
-#include "engine/pass/forward.h"
+#include "engine/pass/forward_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "ops/attention.h"
 #include "ops/embed.h"
 #include "ops/expanded.h"
 #include "ops/linear.h"
-#include "ops/mlp.h"
 #include "ops/rmsnorm.h"
 #include "ops/round.h"
-#include "ops/router.h"
 #include "ops/weights.h"
 #include "engine/pass/tap.h"
 
-static struct attention attention_of(const struct workspace *w, const struct mla *a)
+struct attention forward_attention(const struct workspace *w, const struct mla *a)
 {
     const struct config *c = &w->model->config;
     return (struct attention){.heads = c->dims.H, .nope = c->dims.n,
@@ -25,7 +22,7 @@ static struct attention attention_of(const struct workspace *w, const struct mla
                               .scale = w->scale, .cache = model_cache_layout(c).type};
 }
 
-static struct router router_of(const struct config *c, const struct moe *moe)
+struct router forward_router(const struct config *c, const struct moe *moe)
 {
     const unsigned char *convention = c->conventions.value;
     return (struct router){.experts = c->dims.E, .chosen = c->dims.chosen,
@@ -54,9 +51,7 @@ static void tap_rope_and_cache_rows(struct workspace *w, size_t S)
     }
 }
 
-/* Applies RoPE to the queries. Normalises the latent vectors, applies RoPE to their RoPE parts, and writes both to the
- * cache. The cache may round them; with taps, kv_a then receives the rounded numbers. */
-static void rotate_and_keep(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, size_t S)
+void forward_cache_rows(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, size_t S)
 {
     const struct config *c = &w->model->config;
     size_t H = c->dims.H, n = c->dims.n, r = c->dims.r;
@@ -77,8 +72,8 @@ static void rotate_and_keep(struct workspace *w, const struct mla *a, size_t lay
     }
 }
 
-/* Computes attention for all rows. Neighbouring rows with the same form of attention are computed together. */
-static void attend(struct workspace *w, const struct attention *a, const struct row *rows, size_t S)
+/* Neighbouring rows with the same form of attention are computed together. */
+void forward_attend(struct workspace *w, const struct attention *a, const struct row *rows, size_t S)
 {
     size_t ldq = a->heads * (a->nope + a->rope), ldy = a->heads * a->value;
     for (size_t s = 0, count; s < S; s += count) {
@@ -94,7 +89,7 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
                            float *out, size_t S)
 {
     const struct config *c = &w->model->config;
-    struct attention attention = attention_of(w, a);
+    struct attention attention = forward_attention(w, a);
     size_t q_width = attention.heads * (attention.nope + attention.rope), kv_a_width = attention.latent + attention.rope;
     size_t rank = c->dims.q;
     struct linear both[] = {{rank ? w->q_a : w->q, rank ? &a->q_a_proj : &a->q_proj}, {w->kv_a, &a->kv_a_proj_with_mqa}};
@@ -114,12 +109,12 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
         tap(w, "self_attn.q_proj.output", w->q, q_width);
     }
     tap(w, "self_attn.kv_a_proj_with_mqa.output", w->kv_a, kv_a_width);
-    rotate_and_keep(w, a, layer, rows, S);
+    forward_cache_rows(w, a, layer, rows, S);
     if (w->tapper)
         tap_rope_and_cache_rows(w, S);
     tap_operator(w, "self_attn.");
     op_enter(&w->cx, PART_ATTENTION);
-    attend(w, &attention, rows, S);
+    forward_attend(w, &attention, rows, S);
     op_enter(&w->cx, PART_O);
     tap(w, "self_attn.o_proj.input", w->heads, attention.heads * attention.value);
     op_linear(&w->cx, out, w->heads, &a->o_proj, S);
@@ -127,14 +122,14 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
     tap(w, "self_attn.o_proj.output", out, c->dims.d);
 }
 
-static struct mlp_weights mlp_weights_of(const struct mlp *m)
+struct mlp_weights forward_mlp_weights(const struct mlp *m)
 {
     return (struct mlp_weights){&m->gate_proj, &m->up_proj, &m->down_proj};
 }
 
 static struct mlp_weights expert_weights(const void *moe, size_t e)
 {
-    return mlp_weights_of(&((const struct moe *)moe)->experts[e]);
+    return forward_mlp_weights(&((const struct moe *)moe)->experts[e]);
 }
 
 /* Finds the forced experts of each row in this layer. Returns NULL if no row has any. */
@@ -157,30 +152,35 @@ static void keep_taken_experts(const struct workspace *w, size_t layer, const st
             memcpy(rows[s].taken + layer * chosen, w->experts + s * chosen, chosen * sizeof *w->experts);
 }
 
+void forward_gate(struct workspace *w, const struct router *router, const struct moe *moe, const float *x, float *scratch, size_t S)
+{
+    if (router->bf16) {
+        op_round_bf16(scratch, x, S * w->model->config.dims.d);
+        op_linear_exact(&w->cx, w->scores, scratch, &moe->gate, S);
+        op_round_bf16(w->scores, w->scores, S * router->experts);
+    } else {
+        op_linear_exact(&w->cx, w->scores, x, &moe->gate, S);
+    }
+}
+
 static void feed_forward(struct workspace *w, const struct layer *l, size_t layer, const struct row *rows, const float *x, float *out,
                          size_t S)
 {
     const struct config *c = &w->model->config;
     if (!l->is_moe) {
-        struct mlp_weights dense = mlp_weights_of(&l->mlp);
+        struct mlp_weights dense = forward_mlp_weights(&l->mlp);
         op_enter(&w->cx, PART_DENSE);
         op_mlp(&w->cx, out, x, &dense, S);
         op_enter(&w->cx, PART_SMALL);
         return;
     }
-    struct router router = router_of(c, &l->moe);
+    struct router router = forward_router(c, &l->moe);
     router.forced = forced_experts(w, layer, rows, S);
-    struct mlp_weights shared = mlp_weights_of(&l->moe.shared_experts);
+    struct mlp_weights shared = forward_mlp_weights(&l->moe.shared_experts);
     struct moe_weights weights = {router.experts, router.chosen, c->dims.expert, expert_weights,
                                   &l->moe, c->n_shared_experts ? &shared : NULL};
     op_enter(&w->cx, PART_ROUTER);
-    if (router.bf16) {
-        op_round_bf16(out, x, S * c->dims.d); /* `out` is scratch until op_moe writes it */
-        op_linear_exact(&w->cx, w->scores, out, &l->moe.gate, S);
-        op_round_bf16(w->scores, w->scores, S * router.experts);
-    } else {
-        op_linear_exact(&w->cx, w->scores, x, &l->moe.gate, S);
-    }
+    forward_gate(w, &router, &l->moe, x, out, S); /* `out` is scratch until op_moe writes it */
     tap(w, "mlp.gate.output", w->scores, router.experts);
     tap_operator(w, "mlp.gate.");
     op_router(&w->cx, w->experts, w->weights, w->scores, &router, S);
@@ -237,16 +237,21 @@ static void decoder_layer(struct workspace *w, const struct layer *l, size_t cac
     tap(w, "output", w->x, d);
 }
 
+void forward_rows(struct workspace *w, const struct row *rows, size_t S)
+{
+    for (size_t s = 0; s < S; s++) {
+        w->ids[s] = rows[s].token;
+        op_rope_angles(w->cos_sin + s * w->rope.dim, &w->rope, rows[s].position);
+    }
+}
+
 /* `depth` is the MTP depth, or -1 for the target. */
 static void begin_pass(struct workspace *w, const struct row *rows, size_t S, int depth)
 {
     op_enter(&w->cx, PART_SMALL);
     if (w->tapper)
         tapper_pass(w->tapper, rows, S, depth);
-    for (size_t s = 0; s < S; s++) {
-        w->ids[s] = rows[s].token;
-        op_rope_angles(w->cos_sin + s * w->rope.dim, &w->rope, rows[s].position);
-    }
+    forward_rows(w, rows, S);
 }
 
 static void keep_features(struct workspace *w, int layer, size_t S)
@@ -287,6 +292,15 @@ int forward_target(struct workspace *w, const struct row *rows, size_t S)
     return 0;
 }
 
+void forward_module_embedding(struct workspace *w, const struct mtp_module *module, const struct row *rows, size_t S)
+{
+    size_t d = w->model->config.dims.d;
+    op_embed(w->x, d, &module->embed_tokens, w->ids, S);
+    for (size_t s = 0; s < S && w->model->config.conventions.value[FIRST_EMBEDDING]; s++)
+        if (rows[s].position == 0)
+            memset(w->x + s * d, 0, d * sizeof *w->x);
+}
+
 void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
                  float *g, float *next, size_t S)
 {
@@ -298,10 +312,7 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
     struct op_pass pass = op_begin_pass(&w->cx, &w->module_pace, S);
     begin_pass(w, rows, S, depth);
     tap_layer(w, w->model->config.num_hidden_layers + (int32_t)(module - w->model->mtp));
-    op_embed(w->x, d, &module->embed_tokens, w->ids, S);
-    for (size_t s = 0; s < S && convention[FIRST_EMBEDDING]; s++)
-        if (rows[s].position == 0)
-            memset(w->x + s * d, 0, d * sizeof *w->x);
+    forward_module_embedding(w, module, rows, S);
     tap(w, "embed_tokens.output", w->x, d);
     tap(w, "hnorm.input", h, d);
     op_rmsnorm(&w->cx, embedding, 2 * d, w->x, d, module->enorm, S, d, eps);

@@ -90,7 +90,7 @@ def main():
             write(OUT / (file + ".in.safetensors"), given)
             short = result if layer < 0 else result.split(".", 3)[3]
             more = ["--layer", layer] if layer >= 0 else []
-            run("replay", model.relative_to(ROOT), short, *more, "--input", OUT / (file + ".in.safetensors"), "-o",
+            run("replay", model.relative_to(ROOT), short, "--reference", *more, "--input", OUT / (file + ".in.safetensors"), "-o",
                 OUT / (file + ".out.safetensors"))
             done.add(file)
             index.append({"file": file, "checkpoint": checkpoint, "operator": short, "layer": layer, "result": result})

@@ -1,5 +1,5 @@
-/* tests/cli/test_replay.c -- `verbatim replay`: one operator on recorded inputs gives what the reference gave, and the files of
- * golden/operators are what it computes. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's
+/* tests/cli/test_replay.c -- `verbatim replay`: operators on recorded inputs give what the engine or the reference gave, and the
+ * files of golden/operators are what the reference computes. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's
  * root. */
 #include <math.h>
 #include <setjmp.h>
@@ -18,7 +18,7 @@ static void replay(const char *model, const char *operator, int layer, const cha
     char number[16];
     snprintf(out, sizeof out, "%s/out.safetensors", dir);
     snprintf(number, sizeof number, "--layer=%d", layer);
-    struct said s = RUN("replay", model, operator, "--input", input, "-o", out, "--force", more, layer >= 0 ? number : more);
+    struct said s = RUN("replay", model, operator, "--reference", "--input", input, "-o", out, "--force", more, layer >= 0 ? number : more);
     expect_code(&s, 0);
     forget(&s);
 }
@@ -83,6 +83,74 @@ TEST(operators_compute_what_the_reference_computed)
     EXPECT(0, "identical", out, a);
 }
 
+/* The options of `dump`, and those of `replay`; NULL: none. */
+static const struct { const char *model, *dump, *replay; } same_bits[] = {
+    {"v3-mtp3", NULL, NULL},
+    {"v3-mtp3", "--precision=bf16", "--precision=bf16"},
+    {"v3-mtp3", "--cache-type=q8", "--cache-type=q8"},
+    {"v3-mtp3", "--convention=concat=hidden-embedding,main-hidden=pre-norm,draft-hidden=pre-norm,draft-position=token",
+     "--convention=concat=hidden-embedding,main-hidden=pre-norm,draft-hidden=pre-norm,draft-position=token"},
+    {"v3", "--convention=gate=bf16,first-embedding=zeroed", "--convention=gate=bf16,first-embedding=zeroed"},
+    {"v3", "--prefill=expanded", "--expanded"},
+    {"glm", "--cache-type=bf16", "--cache-type=bf16"},
+    {"glm", "--precision=bf16", "--precision=bf16"},
+    {"v2", "--precision=q8", "--precision=q8"},
+    {"v2-lite", NULL, NULL},
+    {"moonlight", "--isa=scalar", NULL},
+};
+
+TEST(the_engine_repeats_every_value_of_its_dumps_bit_for_bit)
+{
+    char model[64];
+    snprintf(out, sizeof out, "%s/out.safetensors", dir);
+    for (size_t i = 0; i < COUNT(same_bits); i++) {
+        const char *one = "--threads=1";
+        snprintf(model, sizeof model, TINY "%s", same_bits[i].model);
+        DUMP(a, model, "--tokens", TOKENS, same_bits[i].dump ? same_bits[i].dump : one);
+        json_t *told = json_of_code(0, (const char *const[]){verbatim, "replay", model, "all", "--input", a, "-o", out, "--force", "--json",
+                                                             same_bits[i].replay ? same_bits[i].replay : one, NULL});
+        json_t *j = DIFF(0, out, a, "--bits");
+        expect_verdict(model, j, "identical");
+        assert_int_equal(integer(told, "left_out"), 0);
+        assert_int_equal(integer(told, "results"), json_array_size(json_object_get(j, "taps")));
+        assert_true(integer(told, "results") > 60);
+        json_decref(told);
+        json_decref(j);
+    }
+}
+
+TEST(one_operator_of_the_engine_has_the_bits_of_its_dump)
+{
+    snprintf(out, sizeof out, "%s/out.safetensors", dir);
+    DUMP(a, TINY "v3", "--tokens", TOKENS);
+    static const char *const runs[][2] = {{"attention", "--layer=2"}, {"mlp.gate.experts", "--layer=1"}, {"kv_a_layernorm", "--layer=0"},
+                                          {"lm_head", "--threads=2"}, {"all", "--layer=1"}};
+    for (size_t i = 0; i < COUNT(runs); i++) {
+        struct said s = RUN("replay", TINY "v3", runs[i][0], runs[i][1], "--input", a, "-o", out, "--force");
+        expect_code(&s, 0);
+        forget(&s);
+        EXPECT(0, "identical", out, a, "--bits");
+    }
+}
+
+TEST(integers_out_of_range_are_refused)
+{
+    snprintf(out, sizeof out, "%s/out.safetensors", dir);
+    DUMP(a, TINY "v3", "--tokens", TOKENS, "--taps", "*.1.mlp.gate.*");
+    struct edited e = edit(a);
+    size_t n;
+    int32_t *experts = golden_data(&e.g, "model.layers.1.mlp.gate.experts", &n);
+    experts[1] = experts[0];
+    save(&e);
+    expect_failure(RUN("replay", TINY "v3", "router-weights", "--layer", "1", "--input", a, "-o", out), 1, "twice in row 0");
+    e = edit(a);
+    experts = golden_data(&e.g, "model.layers.1.mlp.gate.experts", &n);
+    experts[1] = 4096;
+    save(&e);
+    expect_failure(RUN("replay", TINY "v3", "router-weights", "--layer", "1", "--input", a, "-o", out), 1, "4096 in row 0, wanted integers");
+    expect_failure(RUN("replay", TINY "v3", "router-weights", "--reference", "--layer", "1", "--input", a, "-o", out), 1, "4096");
+}
+
 TEST(what_cannot_be_replayed_is_told)
 {
     snprintf(out, sizeof out, "%s/out.safetensors", dir);
@@ -93,6 +161,8 @@ TEST(what_cannot_be_replayed_is_told)
     expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "2", "--input", a, "-o", out), 1, "lacks an input of");
     expect_failure(RUN("replay", TINY "v3", "mlp.output", "--layer", "1", "--input", a, "-o", out), 1, "input");
     expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "1", "-o", out), 2, "--input is missing");
+    expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "1", "--input", a, "-o", out, "--absorbed", "--expanded"), 2, "two forms");
+    expect_failure(RUN("replay", TINY "v3", "all", "--layer", "2", "--input", a, "-o", out), 1, "no value with all inputs");
     expect_failure(RUN("replay", TINY "v3"), 2, "-o is missing");
     expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "1", "--input", "nothing", "-o", out), 1, "nothing");
     struct said s = RUN("replay");
@@ -106,6 +176,9 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         IN_DIR(the_golden_operators_are_what_replay_computes),
         IN_DIR(operators_compute_what_the_reference_computed),
+        IN_DIR(the_engine_repeats_every_value_of_its_dumps_bit_for_bit),
+        IN_DIR(one_operator_of_the_engine_has_the_bits_of_its_dump),
+        IN_DIR(integers_out_of_range_are_refused),
         IN_DIR(what_cannot_be_replayed_is_told),
     };
     find_verbatim(argc, argv);

@@ -123,7 +123,7 @@ struct cli {
     int local;   /* for diff: --local */
     long long layer;   /* for replay; -1: not given. There, `other` is the operator */
     const char *input;
-    int absorbed;
+    int absorbed, expanded; /* for replay: the form of attention */
     int x_as_is; /* for reference_options.x_as_is; no option sets it, only diff does */
     int force;  /* the option --force: existing files are replaced */
     int without_hidden;

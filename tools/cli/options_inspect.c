@@ -41,7 +41,10 @@ const struct option options_to_inspect[] = {
     {"--layer", NULL, "L", COMPARE_OPTIONS, TAKES_REPLAY, LONG_VALUE, AT(layer), 0, 1 << 20, "Use the weights of layer L."},
     {"--input", NULL, "FILE", COMPARE_OPTIONS, TAKES_REPLAY, TEXT_VALUE, AT(input), 0, 0, "Read the inputs from this safetensors file."},
     {"--absorbed", NULL, NULL, COMPARE_OPTIONS, TAKES_REPLAY, FLAG, AT(absorbed), 0, 0,
-     "Compute attention in the absorbed form, with the latents instead of keys and values of each head."},
+     "Compute attention in the absorbed form, with the latents instead of keys and values of each head. This is the default of the "
+     "engine."},
+    {"--expanded", NULL, NULL, COMPARE_OPTIONS, TAKES_REPLAY, FLAG, AT(expanded), 0, 0,
+     "Compute attention in the expanded form, with keys and values of each head. This is the default with --reference."},
     {"--local", NULL, NULL, COMPARE_OPTIONS, TAKES_DIFF, FLAG, AT(local), 0, 0,
      "Only judge each operator alone, on the dump's own inputs, and do not compare the values with those of the other side. This takes "
      "less time, and is not affected by a tie-flip."},

@@ -112,6 +112,7 @@ int local_inputs(struct local_values *v, int noisy, const struct reference_opera
 /* Computes call->out (and slack) for all rows. only [rows]: NULL, or the rows that an expert computes. */
 void local_compute(struct local_values *v, struct reference_call *call, int depth, const unsigned char *only);
 size_t local_base(const struct local_values *v, int depth); /* the first row: 0 if there is a phantom row, else 1 */
+int local_position(const struct local_values *v, int depth); /* the RoPE position of this row */
 double local_unit(const struct local_values *v, const struct diff_series *s); /* the rounding of a tensor of the dump */
 /* Copies the rows of a series of the dump to x [rows, width], in the order of the checkpoint. */
 void local_numbers(const struct local_values *v, const struct diff_series *s, double *x, unsigned char *present, int32_t *tokens);

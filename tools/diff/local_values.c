@@ -18,8 +18,8 @@ static int layer_of(const char *name)
 
 size_t local_base(const struct local_values *v, int depth) { return depth >= 0 && v->conventions.value[FIRST_ROW] ? 0 : 1; }
 
-/* The RoPE position of the first row (reference/model.c). */
-static int first_position(const struct local_values *v, int depth)
+/* As in reference/model.c. */
+int local_position(const struct local_values *v, int depth)
 {
     int phantom = depth >= 0 && v->conventions.value[FIRST_ROW];
     return (depth >= 0 && v->conventions.value[DRAFT_POSITION] ? depth + 1 : 0) - phantom;
@@ -271,7 +271,7 @@ void local_compute(struct local_values *v, struct reference_call *call, int dept
     k.out = call->out + base * width;
     k.slack = call->slack ? call->slack + base * width : NULL;
     k.S = (int)(v->rows - base);
-    k.first = first_position(v, depth);
+    k.first = local_position(v, depth);
     reference_compute(v->bench, &k);
     call->inner = k.inner;
     call->terms = k.terms;

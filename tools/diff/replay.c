@@ -1,11 +1,7 @@
-/* tools/diff/replay.c -- `verbatim replay`: computes one operator of the reference on the inputs that a file contains. */
-#include "tools/diff/local.h"
+/* tools/diff/replay.c -- `verbatim replay`: computes operators of the engine or of the reference on the inputs that a file contains. */
+#include "tools/diff/replay.h"
 
-#include <limits.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include "tools/cli/tensors.h"
 
 /* --- the list of operators --- */
 
@@ -64,101 +60,37 @@ static int find_output(const struct cli *c, const struct reference *r, char name
                     strcmp(c->other, "expert") ? "" : ", and an expert is mlp.experts.E.output");
 }
 
-/* Writes the rows from `base` to `end`, as F64, or as I32 if the operator chooses. */
-static int write_rows(const struct cli *c, const struct reference_call *k, const char *name, size_t base, size_t end, size_t width)
+/* Writes the results to c->out, and releases *t. */
+static int finish(const struct cli *c, struct tensors *t)
 {
-    struct tensors t;
     struct cli_file file;
     vb_error err = {0};
-    size_t shape[2] = {end - base, width}, n = shape[0] * width;
-    int32_t *integers = cli_must(malloc((n + 1) * sizeof *integers));
-    int error = tensors_begin(&t, c->out), chooses = k->op->chooses;
-    for (size_t i = 0; i < n && chooses; i++)
-        integers[i] = (int32_t)k->out[base * width + i];
-    if (error) {
-        free(integers);
-        return cli_fail(c, EXIT_OTHER, "%s: %s", c->out, strerror(error));
-    }
-    tensors_add(&t, name, chooses ? "I32" : "F64", shape, 2, chooses ? (const void *)integers : k->out + base * width,
-                n * (chooses ? sizeof *integers : sizeof *k->out));
     int code = cli_file_begin(c, &file, c->out) ? EXIT_DONE : EXIT_OTHER;
     if (code == EXIT_DONE) {
-        int failed = tensors_write(&t, file.stream.fd, c->out, &err);
+        int failed = tensors_write(t, file.stream.fd, c->out, &err);
         code = cli_file_end(c, &file, failed ? &err : NULL);
     }
-    tensors_close(&t);
-    free(integers);
-    return code;
-}
-
-static int compute(const struct cli *c, struct local_values *v, const char *name)
-{
-    struct reference_call k = {.absorbed = c->absorbed};
-    int layer, depth = -1, L = reference_config(v->r)->num_hidden_layers, code = EXIT_DONE;
-    char merged[200] = "";
-    k.op = reference_operator_of(v->r, name, &layer, &k.expert);
-    k.layer = layer;
-    depth = layer >= L ? layer - L : -1;
-    size_t width = k.op->width(reference_config(v->r), layer), base = local_base(v, depth);
-    unsigned char *present = cli_must(calloc(v->rows + 1, 1));
-    if (!local_inputs(v, 0, k.op, layer, &k, present, merged)) {
-        free(present);
-        return cli_fail(c, EXIT_OTHER, "%s has no %s, which is an input of %s", c->input, v->missing, name);
-    }
-    if (*merged)
-        code = cli_fail(c, EXIT_OTHER, "%s lacks an input of %s: it would have to be computed by %s", c->input, name, merged);
-    size_t end = base;
-    for (size_t s = base; s < v->rows && code == EXIT_DONE; s++)
-        if (present[s] && s > end)
-            code = cli_fail(c, EXIT_OTHER, "%s: an input of %s has no row %zu", c->input, name, end - base);
-        else
-            end += present[s];
-    if (code == EXIT_DONE && end == base)
-        code = cli_fail(c, EXIT_OTHER, "%s: an input of %s has no row 0", c->input, name);
-    k.out = cli_must(calloc(v->rows * width + 1, sizeof *k.out));
-    if (code == EXIT_DONE) {
-        local_compute(v, &k, depth, NULL);
-        code = write_rows(c, &k, name, base, end, width);
-    }
-    for (int i = 0; i < REFERENCE_INPUTS; i++)
-        free((void *)(uintptr_t)k.in[i]);
-    free(k.out);
-    free(present);
     return code;
 }
 
 static int replay(struct cli *c, struct diff_side *side, struct reference *r)
 {
-    struct local_values v = {.side = side, .r = r, .ids = side->tokens, .id_count = side->token_count, .arithmetic = 0x1p-24,
-                             .dtype = DIFF_F32};
-    vb_model_facts facts = cli_facts(c);
-    struct reference_options o = {0};
-    vb_error err = {0};
+    struct tensors t;
     char name[NAMING_ROOM];
-    int code = find_output(c, r, name);
+    size_t left_out = 0;
+    int all = !strcmp(c->other, "all"), code = all ? EXIT_DONE : find_output(c, r, name), error;
     if (code != EXIT_DONE)
         return code;
-    for (size_t i = 0; i < side->count; i++)
-        for (size_t k = 0; k < side->series[i].count; k++)
-            if ((size_t)side->series[i].rows[k].index + 2 > v.rows)
-                v.rows = (size_t)side->series[i].rows[k].index + 2;
-    int layer, expert, L = reference_config(r)->num_hidden_layers; /* MTP depth k reads the tokens that are k + 1 places later */
-    reference_operator_of(r, name, &layer, &expert);
-    size_t ahead = layer >= L ? (size_t)(layer - L + 1) : 0;
-    if (!v.rows && side->token_count > ahead)
-        v.rows = side->token_count - ahead + 1;
-    if (v.rows < 2)
-        return cli_fail(c, EXIT_OTHER, "%s has no rows", c->input);
-    if (conventions_parse(&o.conventions, facts.conventions, &err) || precision_parse(&o.precision, facts.precision, &err) ||
-        cache_type_parse(&o.cache_type, facts.cache_type, &err))
-        return cli_error(c, &err);
-    v.conventions = o.conventions;
-    if (reference_bench_open(&v.bench, r, &o, (int)v.rows, &err))
-        return cli_error(c, &err);
-    code = compute(c, &v, name);
-    local_forget(&v, 0, INT_MAX);
-    free(v.list[0]);
-    reference_bench_close(v.bench);
+    if ((error = tensors_begin(&t, c->out)))
+        return cli_fail(c, EXIT_OTHER, "%s: %s", c->out, strerror(error));
+    code = replay_values(c, side, r, all ? NULL : name, &t, &left_out);
+    if (code == EXIT_DONE)
+        code = finish(c, &t);
+    if (code == EXIT_DONE && c->json)
+        code = cli_print_json(json_pack("{s:s,s:I,s:I}", "out", c->out, "results", (json_int_t)t.count, "left_out", (json_int_t)left_out));
+    else if (code == EXIT_DONE && all)
+        printf("%zu results; %zu values were left out, because %s lacks inputs of their operators\n", t.count, left_out, c->input);
+    tensors_close(&t);
     return code;
 }
 
@@ -171,6 +103,8 @@ static int run(struct cli *c)
         return list(c);
     if (!c->other || !c->input)
         return cli_fail(c, EXIT_USAGE, "%s is missing; see verbatim replay --help", c->other ? "--input" : "OP");
+    if (c->absorbed && c->expanded)
+        return cli_fail(c, EXIT_USAGE, "--absorbed and --expanded are two forms of attention");
     int code = cli_check_file(c, "-o", c->out);
     if (code == EXIT_DONE)
         code = cli_open(c);
@@ -182,26 +116,29 @@ static int run(struct cli *c)
         diff_expert_rows(&side);
         code = replay(c, &side, r);
     }
-    if (code == EXIT_DONE && c->json)
-        code = cli_print_json(json_pack("{s:s}", "out", c->out));
     reference_close(r);
     diff_close(&side);
     return code;
 }
 
 static const struct note notes[] = {
-    {"-o", "Write the result to OUT, a safetensors file. Numbers are F64; chosen experts and groups are I32."},
+    {"-o", "Write the result to OUT, a safetensors file. Numbers are F32, or F64 with --reference; chosen experts and groups are I32."},
     {"--names", "If FILE has no manifest: its tensors have the names of this system: hf, llama.cpp, megatron, sglang or vllm."},
-    {"--json", "Print {\"out\": OUT}. Without MODEL: print {\"operators\": [{operator, in, output, inputs, roundings}]}."},
+    {"--layer", "Use the weights of layer L. With OP all: compute only the values of layer L."},
+    {"--reference", "Compute in double precision with the reference. Without this option, the engine computes the operator in f32, with the "
+                    "bits of its passes."},
+    {"--json", "Print {\"out\": OUT, \"results\": n, \"left_out\": n}. left_out: with OP all, how many values of FILE have an operator "
+               "whose inputs FILE lacks. Without MODEL: print {\"operators\": [{operator, in, output, inputs, roundings}]}."},
     {NULL, NULL}};
 
 const struct command command_replay = {
-    "replay", "compute one operator on recorded inputs, in double precision",
-    "[--json]\nMODEL OP [--layer L] --input FILE -o OUT [OPTIONS]",
+    "replay", "compute one operator on recorded inputs",
+    "[--json]\nMODEL OP [--layer L] --input FILE -o OUT [--reference] [OPTIONS]",
     "Without MODEL, lists the operators, the name of the result of each, and the names of its inputs.\n"
     "With MODEL, computes the operator OP with the weights of layer L, on the inputs that FILE contains. FILE is a safetensors file\n"
     "with the inputs under their complete names, such as model.layers.1.input_layernorm.output: a dump of Verbatim or of another\n"
     "engine, or a file with these tensors only. OP is the name of an operator or of its result, for example q_a_proj, mlp.output or\n"
     "mlp.experts.3.output. Without --layer, OP is an operator outside of the layers. MTP module k is layer num_hidden_layers + k.\n"
-    "The reference computes the operator. `diff --local` judges a dump by the same functions.\n",
-    TAKES_MODEL | TAKES_COMPUTE | TAKES_OUT | TAKES_NAMES | TAKES_NO_MODEL | TAKES_REPLAY, run, notes, 0, NULL};
+    "If the inputs have the bits of a dump of the engine, the result has the bits of this dump too.\n"
+    "OP may be `all`: each value of FILE is then computed from its inputs in FILE, and `diff` can compare OUT with FILE.\n",
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_OUT | TAKES_NAMES | TAKES_NO_MODEL | TAKES_REFERENCE | TAKES_REPLAY, run, notes, 0, NULL};

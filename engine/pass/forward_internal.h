@@ -1,0 +1,26 @@
+/* engine/pass/forward_internal.h -- parts of a pass that engine/pass/operators.c also computes alone. */
+#ifndef VB_FORWARD_INTERNAL_H
+#define VB_FORWARD_INTERNAL_H
+
+#include "engine/pass/forward.h"
+#include "ops/attention.h"
+#include "ops/mlp.h"
+#include "ops/router.h"
+
+struct attention forward_attention(const struct workspace *w, const struct mla *a);
+struct router forward_router(const struct config *c, const struct moe *moe);
+struct mlp_weights forward_mlp_weights(const struct mlp *m);
+
+/* Sets w->ids and w->cos_sin from the tokens and positions of the rows. */
+void forward_rows(struct workspace *w, const struct row *rows, size_t S);
+/* Computes w->x, the embeddings that an MTP module reads, from w->ids. */
+void forward_module_embedding(struct workspace *w, const struct mtp_module *module, const struct row *rows, size_t S);
+/* Applies RoPE to the queries in w->q. Normalises the latent vectors in w->kv_a, applies RoPE to their RoPE parts, and writes
+ * both to the cache. The cache may round them; with taps, w->kv_a then receives the rounded numbers. Sets w->seen. */
+void forward_cache_rows(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, size_t S);
+/* Computes attention (w->heads) for all rows, from w->q and w->seen. */
+void forward_attend(struct workspace *w, const struct attention *a, const struct row *rows, size_t S);
+/* Computes the router's logits (w->scores) of x [S,d]. `scratch` [S,d] is not x. */
+void forward_gate(struct workspace *w, const struct router *router, const struct moe *moe, const float *x, float *scratch, size_t S);
+
+#endif

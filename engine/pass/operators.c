@@ -1,0 +1,317 @@
+/* engine/pass/operators.c -- calls the operators of a pass one at a time. engine/pass/forward.c calls them with the same
+ * weights. */
+#include "engine/pass/operators.h"
+
+#include <string.h>
+
+#include "engine/pass/forward_internal.h"
+#include "ops/embed.h"
+#include "ops/linear.h"
+#include "ops/rmsnorm.h"
+
+struct alone {
+    struct workspace *w;
+    const struct operator_call *k;
+    const struct model *m;
+    const struct layer *l;           /* NULL outside of the layers */
+    const struct mtp_module *module; /* NULL in the target */
+    const struct dims *dims;
+    struct row *rows;                /* [S] */
+    struct kvcache cache;            /* one layer, S rows */
+};
+
+/* --- norms, linear layers, copies --- */
+
+static void norm(const struct alone *o, const float *weight, size_t D, double eps)
+{
+    op_rmsnorm(&o->w->cx, o->k->out, D, o->k->in[0], D, weight, o->k->S, D, (float)eps);
+}
+
+static void input_norm(struct alone *o) { norm(o, o->l->input_layernorm, o->dims->d, o->m->config.rms_norm_eps); }
+static void attention_norm(struct alone *o) { norm(o, o->l->post_attention_layernorm, o->dims->d, o->m->config.rms_norm_eps); }
+static void query_norm(struct alone *o) { norm(o, o->l->self_attn.q_a_layernorm, o->dims->q, o->m->config.latent_eps); }
+static void enorm(struct alone *o) { norm(o, o->module->enorm, o->dims->d, o->m->config.rms_norm_eps); }
+static void hnorm(struct alone *o) { norm(o, o->module->hnorm, o->dims->d, o->m->config.rms_norm_eps); }
+static void head_norm(struct alone *o) { norm(o, o->module->shared_head_norm, o->dims->d, o->m->config.rms_norm_eps); }
+static void final_norm(struct alone *o) { norm(o, o->m->norm, o->dims->d, o->m->config.rms_norm_eps); }
+
+static void linear(const struct alone *o, const struct weight_view *w) { op_linear(&o->w->cx, o->k->out, o->k->in[0], w, o->k->S); }
+
+static void q_a(struct alone *o) { linear(o, &o->l->self_attn.q_a_proj); }
+static void q_b(struct alone *o) { linear(o, &o->l->self_attn.q_b_proj); }
+static void q_alone(struct alone *o) { linear(o, &o->l->self_attn.q_proj); }
+static void kv_a(struct alone *o) { linear(o, &o->l->self_attn.kv_a_proj_with_mqa); }
+static void o_proj(struct alone *o) { linear(o, &o->l->self_attn.o_proj); }
+static void eh_proj(struct alone *o) { linear(o, &o->module->eh_proj); }
+
+static void head(struct alone *o)
+{
+    forward_head(o->w, o->module ? &o->module->head : &o->m->lm_head, o->k->out, o->k->in[0], o->k->S);
+}
+
+static void copy(struct alone *o) { memcpy(o->k->out, o->k->in[0], o->k->S * o->dims->d * sizeof *o->k->out); }
+
+static void embedding(struct alone *o)
+{
+    if (o->module)
+        forward_module_embedding(o->w, o->module, o->rows, o->k->S);
+    else
+        op_embed(o->w->x, o->dims->d, &o->m->embed_tokens, o->w->ids, o->k->S);
+    memcpy(o->k->out, o->w->x, o->k->S * o->dims->d * sizeof *o->k->out);
+}
+
+static void concat(struct alone *o)
+{
+    size_t d = o->dims->d, bytes = d * sizeof(float), hidden_first = o->m->config.conventions.value[CONCAT];
+    for (size_t s = 0; s < o->k->S; s++) {
+        memcpy(o->k->out + 2 * s * d, o->k->in[hidden_first] + s * d, bytes);
+        memcpy(o->k->out + 2 * s * d + d, o->k->in[!hidden_first] + s * d, bytes);
+    }
+}
+
+static void residual(struct alone *o)
+{
+    size_t n = o->k->S * o->dims->d;
+    memcpy(o->k->out, o->k->in[0], n * sizeof *o->k->out);
+    o->w->cx.k->axpy(o->k->out, 1.0f, o->k->in[1], n);
+}
+
+/* --- attention --- */
+
+/* Rotates and normalises queries q and latents kv_a, as a pass does; NULL counts as zeros. Leaves them in w->q and in the cache. */
+static void rotate(struct alone *o, const float *q, const float *kv_a)
+{
+    size_t queries = o->k->S * o->dims->H * (o->dims->n + o->dims->r), latents = o->k->S * o->dims->row;
+    for (size_t i = 0; i < queries; i++)
+        o->w->q[i] = q ? q[i] : 0.0f;
+    for (size_t i = 0; i < latents; i++)
+        o->w->kv_a[i] = kv_a ? kv_a[i] : 0.0f;
+    forward_cache_rows(o->w, &o->l->self_attn, 0, o->rows, o->k->S);
+}
+
+static void rope_of_queries(struct alone *o)
+{
+    size_t n = o->dims->n, r = o->dims->r;
+    rotate(o, o->k->in[0], NULL);
+    for (size_t i = 0; i < o->k->S * o->dims->H; i++)
+        memcpy(o->k->out + i * r, o->w->q + i * (n + r) + n, r * sizeof *o->k->out);
+}
+
+/* Copies numbers [from, from + count) of each cache row to the result. */
+static void cached(struct alone *o, size_t from, size_t count)
+{
+    rotate(o, NULL, o->k->in[0]);
+    for (size_t s = 0; s < o->k->S; s++) {
+        kv_row_read(&o->cache.pool->layout, o->w->kv_a, kvcache_row(&o->cache, 0, o->rows[s].slot));
+        memcpy(o->k->out + s * count, o->w->kv_a + from, count * sizeof *o->k->out);
+    }
+}
+
+static void latents(struct alone *o) { cached(o, 0, o->dims->c); }
+static void rope_of_keys(struct alone *o) { cached(o, o->dims->c, o->dims->r); }
+
+static void attention(struct alone *o)
+{
+    size_t S = o->k->S, H = o->dims->H, n = o->dims->n, r = o->dims->r, c = o->dims->c;
+    struct attention a = forward_attention(o->w, &o->l->self_attn);
+    memcpy(o->w->q, o->k->in[0], S * H * (n + r) * sizeof *o->w->q);
+    for (size_t i = 0; i < S * H; i++)
+        memcpy(o->w->q + i * (n + r) + n, o->k->in[1] + i * r, r * sizeof *o->w->q);
+    for (size_t s = 0; s < S; s++) {
+        memcpy(o->w->kv_a, o->k->in[2] + s * c, c * sizeof *o->w->kv_a);
+        memcpy(o->w->kv_a + c, o->k->in[3] + s * r, r * sizeof *o->w->kv_a);
+        kv_row_write(o->w->cx.k, &o->cache.pool->layout, kvcache_row(&o->cache, 0, o->rows[s].slot), o->w->kv_a);
+        o->w->seen[s] = (struct timeline){kvcache_layer(&o->cache, 0), o->cache.slots, s + 1};
+    }
+    forward_attend(o->w, &a, o->rows, S);
+    memcpy(o->k->out, o->w->heads, S * H * o->dims->v * sizeof *o->k->out);
+}
+
+/* --- the feed-forward part --- */
+
+static void feed_forward(struct alone *o, const struct mlp *m)
+{
+    struct mlp_weights w = forward_mlp_weights(m);
+    op_mlp(&o->w->cx, o->k->out, o->k->in[0], &w, o->k->S);
+}
+
+static void expert(struct alone *o) { feed_forward(o, &o->l->moe.experts[o->k->expert]); }
+static void shared_expert(struct alone *o) { feed_forward(o, &o->l->moe.shared_experts); }
+
+/* The chosen experts, one row at a time. */
+static void chosen_experts(struct alone *o)
+{
+    size_t d = o->dims->d, chosen = o->dims->chosen;
+    for (size_t i = 0; i < o->k->S * chosen; i++) {
+        struct mlp_weights w = forward_mlp_weights(&o->l->moe.experts[(size_t)o->k->in[1][i]]);
+        op_mlp(&o->w->cx, o->k->out + i * d, o->k->in[0] + i / chosen * d, &w, 1);
+    }
+}
+
+static void mlp(struct alone *o)
+{
+    if (o->l->is_moe)
+        op_moe_sum(&o->w->cx, o->k->out, o->k->in[0], o->k->in[1], o->k->in[2], o->dims->chosen, o->k->S, o->dims->d);
+    else
+        feed_forward(o, &o->l->mlp);
+}
+
+/* --- the router --- */
+
+static struct router router_of(const struct alone *o) { return forward_router(&o->m->config, &o->l->moe); }
+
+static void gate(struct alone *o)
+{
+    struct router r = router_of(o);
+    forward_gate(o->w, &r, &o->l->moe, o->k->in[0], o->w->delta, o->k->S);
+    memcpy(o->k->out, o->w->scores, o->k->S * r.experts * sizeof *o->k->out);
+}
+
+static void scores(struct alone *o)
+{
+    struct router r = router_of(o);
+    size_t mark = op_mark(&o->w->cx);
+    float *scratch = op_take(&o->w->cx, r.experts); /* it needs fewer */
+    for (size_t s = 0; s < o->k->S; s++)
+        op_router_scores(&o->w->cx, o->k->out + s * r.experts, o->k->in[0] + s * r.experts, &r, scratch);
+    op_give(&o->w->cx, mark);
+}
+
+static void choice(struct alone *o)
+{
+    struct router r = router_of(o);
+    for (size_t s = 0; s < o->k->S; s++)
+        op_router_choice(o->k->out + s * r.experts, o->k->in[0] + s * r.experts, &r);
+}
+
+static void group_scores(struct alone *o)
+{
+    struct router r = router_of(o);
+    for (size_t s = 0; s < o->k->S; s++)
+        op_router_group_scores(o->k->out + s * r.groups, o->k->in[0] + s * r.experts, &r);
+}
+
+static void groups(struct alone *o)
+{
+    struct router r = router_of(o);
+    size_t mark = op_mark(&o->w->cx);
+    int32_t *kept = (int32_t *)(void *)op_take(&o->w->cx, r.groups);
+    float *out = o->k->out;
+    for (size_t s = 0; s < o->k->S; s++) {
+        op_router_groups(kept, o->k->in[0] + s * r.groups, &r);
+        for (size_t g = 0; g < r.groups; g++)
+            if (kept[g])
+                *out++ = (float)g;
+    }
+    op_give(&o->w->cx, mark);
+}
+
+static void experts(struct alone *o)
+{
+    struct router r = router_of(o);
+    size_t mark = op_mark(&o->w->cx);
+    int32_t *kept = (int32_t *)(void *)op_take(&o->w->cx, r.groups), *state = (int32_t *)(void *)op_take(&o->w->cx, r.experts);
+    for (size_t s = 0; s < o->k->S; s++) {
+        memset(kept, 0, r.groups * sizeof *kept);
+        for (size_t i = 0; o->k->in[1] && i < r.chosen_groups; i++)
+            kept[(size_t)o->k->in[1][s * r.chosen_groups + i]] = 1;
+        op_router_experts(o->w->experts, o->k->in[0] + s * r.experts, o->k->in[1] ? kept : NULL, &r, state);
+        for (size_t i = 0; i < r.chosen; i++)
+            o->k->out[s * r.chosen + i] = (float)o->w->experts[i];
+    }
+    op_give(&o->w->cx, mark);
+}
+
+static void weights(struct alone *o)
+{
+    struct router r = router_of(o);
+    for (size_t s = 0; s < o->k->S; s++) {
+        for (size_t i = 0; i < r.chosen; i++)
+            o->w->experts[i] = (int32_t)o->k->in[1][s * r.chosen + i];
+        op_router_weights(o->k->out + s * r.chosen, o->w->experts, o->k->in[0] + s * r.experts, &r);
+    }
+}
+
+/* --- calls --- */
+
+static const struct {
+    const char *result;
+    void (*compute)(struct alone *o);
+} table[] = {
+    {"model.embed_tokens.output", embedding},
+    {"embed_tokens.output", embedding},
+    {"enorm.output", enorm},
+    {"hnorm.input", copy},
+    {"hnorm.output", hnorm},
+    {"eh_proj.input", concat},
+    {"eh_proj.output", eh_proj},
+    {"input_layernorm.input", copy},
+    {"input_layernorm.output", input_norm},
+    {"self_attn.q_a_proj.output", q_a},
+    {"self_attn.q_a_layernorm.output", query_norm},
+    {"self_attn.q_b_proj.output", q_b},
+    {"self_attn.q_proj.output", q_alone},
+    {"self_attn.kv_a_proj_with_mqa.output", kv_a},
+    {"self_attn.kv_a_layernorm.output", latents},
+    {"self_attn.q_rope", rope_of_queries},
+    {"self_attn.k_rope", rope_of_keys},
+    {"self_attn.o_proj.input", attention},
+    {"self_attn.o_proj.output", o_proj},
+    {"post_attention_layernorm.input", residual},
+    {"post_attention_layernorm.output", attention_norm},
+    {"mlp.gate.output", gate},
+    {"mlp.gate.scores", scores},
+    {"mlp.gate.choice", choice},
+    {"mlp.gate.group_scores", group_scores},
+    {"mlp.gate.groups", groups},
+    {"mlp.gate.experts", experts},
+    {"mlp.gate.weights", weights},
+    {"mlp.experts.E.output", expert},
+    {"mlp.experts", chosen_experts},
+    {"mlp.shared_experts.output", shared_expert},
+    {"mlp.output", mlp},
+    {"output", residual},
+    {"shared_head.norm.input", copy},
+    {"shared_head.norm.output", head_norm},
+    {"shared_head.head.output", head},
+    {"model.norm.input", copy},
+    {"model.norm.output", final_norm},
+    {"lm_head.output", head},
+};
+
+static int open_rows(struct alone *o, vb_error *err)
+{
+    const vb_allocator *a = o->m->allocator;
+    int code = kvcache_open(&o->cache, 1, o->k->S, model_cache_layout(&o->m->config), a, err);
+    o->rows = code ? NULL : vb_alloc(a, o->k->S, sizeof *o->rows);
+    if (!code && !o->rows)
+        code = vb_fail(err, VB_NO_MEMORY, "no memory for %zu rows", o->k->S);
+    for (size_t s = 0; s < o->k->S && !code; s++)
+        o->rows[s] = (struct row){.cache = &o->cache, .slot = kvcache_append(&o->cache), .index = (int32_t)s,
+                                  .position = o->k->first + (int32_t)s, .expanded = o->k->expanded};
+    return code;
+}
+
+int operator_compute(struct workspace *w, const struct operator_call *k, vb_error *err)
+{
+    const struct model *m = w->model;
+    struct alone o = {.w = w, .k = k, .m = m, .dims = &m->config.dims};
+    int L = m->config.num_hidden_layers, code;
+    size_t i = 0, count = sizeof table / sizeof *table;
+    while (i < count && strcmp(table[i].result, k->result))
+        i++;
+    if (i == count || (k->layer >= L && !m->num_mtp))
+        return vb_fail(err, VB_BAD_ARGUMENT, "the engine has no operator whose result is %s in layer %d", k->result, k->layer);
+    o.module = k->layer >= L ? &m->mtp[(k->layer - L) % m->num_mtp] : NULL;
+    o.l = o.module ? &o.module->layer : k->layer >= 0 ? &m->layers[k->layer] : NULL;
+    code = open_rows(&o, err);
+    for (size_t s = 0; s < k->S && !code && table[i].compute == embedding; s++)
+        o.rows[s].token = (int32_t)k->in[0][s];
+    if (!code) {
+        forward_rows(w, o.rows, k->S);
+        table[i].compute(&o);
+    }
+    kvcache_close(&o.cache, m->allocator);
+    vb_free(m->allocator, o.rows);
+    return code;
+}

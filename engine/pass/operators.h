@@ -1,0 +1,29 @@
+/* engine/pass/operators.h -- one operator of a pass alone, on values that the caller gives.
+ *
+ * An operator computes one value from other values that taps report (vb_tap in engine/verbatim.h). If its inputs have the
+ * bits that a pass computed, then its result has the bits of that pass. `verbatim replay` lists the operators and their
+ * inputs. Integers (tokens, experts, groups) are floats here, and a model has fewer than 2^24 of each. */
+#ifndef VB_OPERATORS_H
+#define VB_OPERATORS_H
+
+#include "engine/pass/forward.h"
+
+#define OPERATOR_INPUTS 4
+
+struct operator_call {
+    const char *result; /* the name of the result in its layer, such as "self_attn.q_rope" or "mlp.experts.E.output" */
+    int layer, expert;  /* layer: -1 outside of the layers; MTP depth k is layer num_hidden_layers + k. expert: the number E */
+    size_t S;           /* rows */
+    int32_t first;      /* RoPE position of row 0; row s has position first + s, and attends to rows 0..s */
+    int expanded;       /* attention: nonzero for the expanded form (ops/expanded.h), which needs workspace.expands */
+    /* [S, width]; the inputs in the order of `verbatim replay`. NULL: the model has no such input. Tokens, experts and groups must
+     * be in range, and a row must have no group twice. */
+    const float *in[OPERATOR_INPUTS];
+    float *out;         /* [S, width] */
+};
+
+/* Computes k->out in w, which has room for k->S rows. The operator must exist in this layer of the model. Returns
+ * VB_BAD_ARGUMENT if no operator has this result, and VB_NO_MEMORY if there is no memory for the rows. */
+int operator_compute(struct workspace *w, const struct operator_call *k, vb_error *err);
+
+#endif

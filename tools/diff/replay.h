@@ -1,0 +1,14 @@
+/* tools/diff/replay.h -- `verbatim replay`: the parts of the command. */
+#ifndef VB_DIFF_REPLAY_H
+#define VB_DIFF_REPLAY_H
+
+#include "tools/cli/tensors.h"
+#include "tools/diff/local.h"
+
+/* Computes the result `name` of an operator, or all values of the file if `name` is NULL, on the values of `side`, and adds the
+ * results to *t (replay_values.c). `name` is a complete name, such as model.layers.3.mlp.output. *left_out: how many values of the
+ * file have an operator whose inputs the file lacks. Reports errors. */
+int replay_values(struct cli *c, const struct diff_side *side, const struct reference *r, const char *name, struct tensors *t,
+                  size_t *left_out);
+
+#endif

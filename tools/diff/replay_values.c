@@ -1,0 +1,233 @@
+/* tools/diff/replay_values.c -- computes operators of the engine or of the reference on the values of a file. */
+#include "tools/diff/replay.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/session/operator.h"
+
+struct replay {
+    struct cli *c;
+    struct local_values v;
+    struct tensors *results;
+};
+
+struct one { /* one operator */
+    const char *name;      /* of the result */
+    struct reference_call k;
+    int depth;
+    size_t base, end, width; /* rows [base, end) have all inputs; numbers in a row of the result */
+};
+
+static void release(struct one *x)
+{
+    for (int i = 0; i < REFERENCE_INPUTS; i++) {
+        free((void *)(uintptr_t)x->k.in[i]);
+        x->k.in[i] = NULL;
+    }
+    free(x->k.out);
+}
+
+/* --- the inputs --- */
+
+/* Finds the inputs of an operator. If the file lacks one, writes this to `why`. */
+static void find_inputs(struct replay *p, struct one *x, char why[512])
+{
+    const struct config *config = reference_config(p->v.r);
+    const char *path = p->c->input;
+    char merged[200] = "";
+    unsigned char *present = cli_must(calloc(p->v.rows + 1, 1));
+    x->k.op = reference_operator_of(p->v.r, x->name, &x->k.layer, &x->k.expert);
+    x->depth = x->k.layer >= config->num_hidden_layers ? x->k.layer - config->num_hidden_layers : -1;
+    x->width = x->k.op->width(config, x->k.layer);
+    x->base = x->end = local_base(&p->v, x->depth);
+    *why = '\0';
+    if (!local_inputs(&p->v, 0, x->k.op, x->k.layer, &x->k, present, merged)) {
+        for (int i = 0; i < REFERENCE_INPUTS; i++)
+            x->k.in[i] = NULL; /* local_inputs has freed them */
+        snprintf(why, 512, "%s has no %s, which is an input of %s", path, p->v.missing, x->name);
+    } else if (*merged) {
+        snprintf(why, 512, "%s lacks an input of %s: it would have to be computed by %s", path, x->name, merged);
+    }
+    for (size_t s = x->base; s < p->v.rows && !*why; s++)
+        if (present[s] && s > x->end)
+            snprintf(why, 512, "%s: an input of %s has no row %zu", path, x->name, x->end - x->base);
+        else
+            x->end += present[s];
+    if (!*why && x->end == x->base)
+        snprintf(why, 512, "%s: an input of %s has no row 0", path, x->name);
+    free(present);
+}
+
+/* How many tokens, experts or groups there are, if the input has them; else 0. */
+static int integers_below(const struct config *config, const char *name)
+{
+    const char *end = strstr(name, ".mlp.gate.");
+    if (!strcmp(name, "tokens"))
+        return config->vocab_size;
+    return !end ? 0 : !strcmp(end, ".mlp.gate.experts") ? config->n_routed_experts : !strcmp(end, ".mlp.gate.groups") ? config->n_group : 0;
+}
+
+/* Checks that tokens, experts and groups are in range, and that a row has none of them twice. */
+static int check_integers(const struct replay *p, const struct one *x)
+{
+    char name[128];
+    int depth;
+    for (int i = 0; i < REFERENCE_INPUTS; i++) {
+        if (!x->k.in[i] || !reference_operator_input(p->v.r, x->k.op, i, x->k.layer, &p->v.conventions, name, &depth))
+            continue;
+        int most = integers_below(reference_config(p->v.r), name);
+        for (size_t s = x->base; s < x->end && most; s++)
+            for (size_t k = 0; k < x->k.in_width[i]; k++) {
+                const double *row = x->k.in[i] + s * x->k.in_width[i];
+                if (!(row[k] >= 0 && row[k] < most && row[k] == (int)row[k]))
+                    return cli_fail(p->c, EXIT_OTHER, "%s: %s has %g in row %zu, wanted integers below %d", p->c->input, name, row[k],
+                                    s - x->base, most);
+                if (diff_holds(row, k, row[k]))
+                    return cli_fail(p->c, EXIT_OTHER, "%s: %s has %g twice in row %zu", p->c->input, name, row[k], s - x->base);
+            }
+    }
+    return EXIT_DONE;
+}
+
+/* --- one operator --- */
+
+/* Computes rows [base, end) of k.out with the engine, whose inputs and results are f32. */
+static int by_engine(const struct replay *p, struct one *x)
+{
+    const struct cli *c = p->c;
+    float *in[REFERENCE_INPUTS] = {NULL};
+    struct operator_call k = {.result = x->k.op->output, .layer = x->k.layer, .expert = x->k.expert, .S = x->end - x->base,
+                              .first = local_position(&p->v, x->depth), .expanded = c->expanded && x->depth < 0};
+    vb_session_options o = c->session;
+    vb_error err = {0};
+    size_t most = (size_t)vb_max_positions(c->model);
+    o.context = (int32_t)(c->context > 0 ? (size_t)c->context : k.S < most ? k.S : most);
+    for (int i = 0; i < REFERENCE_INPUTS; i++) {
+        size_t n = k.S * x->k.in_width[i], from = x->base * x->k.in_width[i];
+        k.in[i] = in[i] = x->k.in[i] ? cli_must(malloc((n + 1) * sizeof *in[i])) : NULL;
+        for (size_t j = 0; j < n && in[i]; j++)
+            in[i][j] = (float)x->k.in[i][from + j];
+    }
+    k.out = cli_must(calloc(k.S * x->width + 1, sizeof *k.out));
+    int code = session_operator(c->model, &o, &k, &err) ? cli_error(c, &err) : EXIT_DONE;
+    for (size_t j = 0; j < k.S * x->width; j++)
+        x->k.out[x->base * x->width + j] = (double)k.out[j];
+    for (int i = 0; i < REFERENCE_INPUTS; i++)
+        free(in[i]);
+    free(k.out);
+    return code;
+}
+
+/* Adds the rows of the result to the file: F64 of the reference, F32 of the engine, or I32 if the operator chooses. of: NULL, or
+ * the rows that are wanted. */
+static void add_result(const struct replay *p, const struct one *x, const struct diff_series *of)
+{
+    int chooses = x->k.op->chooses, f64 = p->c->reference && !chooses;
+    size_t count = 0, size = f64 ? 8 : 4;
+    char *data = cli_must(malloc((x->end - x->base) * x->width * size + 1)), *at = data;
+    for (size_t s = x->base; s < x->end; s++) {
+        int wanted = !of;
+        for (size_t i = 0; of && i < of->count && !wanted; i++)
+            wanted = of->rows[i].sequence == 0 && (size_t)(of->rows[i].index + 1) == s;
+        const double *row = x->k.out + s * x->width;
+        for (size_t j = 0; wanted && j < x->width; j++, at += size) {
+            int32_t integer = chooses ? (int32_t)row[j] : 0;
+            float single = (float)row[j];
+            memcpy(at, chooses ? (const void *)&integer : f64 ? (const void *)&row[j] : &single, size);
+        }
+        count += (size_t)wanted;
+    }
+    size_t shape[2] = {count, x->width};
+    tensors_add(p->results, x->name, chooses ? "I32" : f64 ? "F64" : "F32", shape, 2, data, count * x->width * size);
+    free(data);
+}
+
+static int compute(struct replay *p, struct one *x, const struct diff_series *of)
+{
+    int code = check_integers(p, x);
+    x->k.absorbed = p->c->absorbed;
+    x->k.out = cli_must(calloc(p->v.rows * x->width + 1, sizeof *x->k.out));
+    if (code == EXIT_DONE && p->c->reference)
+        local_compute(&p->v, &x->k, x->depth, NULL);
+    else if (code == EXIT_DONE)
+        code = by_engine(p, x);
+    if (code == EXIT_DONE)
+        add_result(p, x, of);
+    return code;
+}
+
+/* --- all operators of the file --- */
+
+static int every_value(struct replay *p, size_t *left_out)
+{
+    const struct diff_side *side = p->v.side;
+    char why[512];
+    int code = EXIT_DONE, L = reference_config(p->v.r)->num_hidden_layers;
+    for (size_t i = 0; i < side->count && code == EXIT_DONE; i++) {
+        struct one x = {.name = side->series[i].name};
+        const struct reference_operator *op = reference_operator_of(p->v.r, x.name, &x.k.layer, &x.k.expert);
+        if (!op || side->series[i].depth != (x.k.layer >= L ? x.k.layer - L : -1) || (p->c->layer >= 0 && p->c->layer != x.k.layer))
+            continue;
+        find_inputs(p, &x, why);
+        if (*why)
+            ++*left_out;
+        else
+            code = compute(p, &x, x.k.expert >= 0 ? &side->series[i] : NULL);
+        release(&x);
+        local_forget(&p->v, 0, x.k.layer < 0 ? 0 : x.k.layer);
+    }
+    if (code == EXIT_DONE && !p->results->count)
+        code = cli_fail(p->c, EXIT_OTHER, "%s has no value with all inputs of its operator", p->c->input);
+    return code;
+}
+
+static int one_value(struct replay *p, const char *name)
+{
+    struct one x = {.name = name};
+    char why[512];
+    find_inputs(p, &x, why);
+    int code = *why ? cli_fail(p->c, EXIT_OTHER, "%s", why) : compute(p, &x, NULL);
+    release(&x);
+    return code;
+}
+
+/* As many rows as the longest value has, and one more for the phantom row; without values, as many as there are tokens. */
+static size_t count_rows(const struct diff_side *side, size_t ahead)
+{
+    size_t rows = 0;
+    for (size_t i = 0; i < side->count; i++)
+        for (size_t k = 0; k < side->series[i].count; k++)
+            if ((size_t)side->series[i].rows[k].index + 2 > rows)
+                rows = (size_t)side->series[i].rows[k].index + 2;
+    return !rows && side->token_count > ahead ? side->token_count - ahead + 1 : rows;
+}
+
+int replay_values(struct cli *c, const struct diff_side *side, const struct reference *r, const char *name, struct tensors *t,
+                  size_t *left_out)
+{
+    struct replay p = {.c = c, .results = t, .v = {.side = side, .r = r, .ids = side->tokens, .id_count = side->token_count,
+                                                   .arithmetic = 0x1p-24, .dtype = DIFF_F32}};
+    vb_model_facts facts = cli_facts(c);
+    struct reference_options o = {0};
+    vb_error err = {0};
+    int layer = -1, expert, L = reference_config(r)->num_hidden_layers; /* MTP depth k reads the tokens that are k + 1 places later */
+    if (name)
+        reference_operator_of(r, name, &layer, &expert);
+    p.v.rows = count_rows(side, layer >= L ? (size_t)(layer - L + 1) : 0);
+    if (p.v.rows < 2)
+        return cli_fail(c, EXIT_OTHER, "%s has no rows", c->input);
+    if (conventions_parse(&o.conventions, facts.conventions, &err) || precision_parse(&o.precision, facts.precision, &err) ||
+        cache_type_parse(&o.cache_type, facts.cache_type, &err))
+        return cli_error(c, &err);
+    o.context = (int)(c->context > 0 ? c->context : 0);
+    p.v.conventions = o.conventions;
+    if (reference_bench_open(&p.v.bench, r, &o, (int)p.v.rows, &err))
+        return cli_error(c, &err);
+    int code = name ? one_value(&p, name) : every_value(&p, left_out);
+    local_forget(&p.v, 0, INT_MAX);
+    free(p.v.list[0]);
+    reference_bench_close(p.v.bench);
+    return code;
+}
