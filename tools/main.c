@@ -60,5 +60,6 @@ int main(int argc, char **argv)
     else if (code == EXIT_DONE)
         code = c.command->run(&c);
     cli_close(&c);
+    cli_lists_close(&c);
     return written(&c, code);
 }

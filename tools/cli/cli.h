@@ -97,11 +97,13 @@ struct cli {
     const struct command *command;
     const struct command *const *commands; /* all commands; NULL ends the list */
     const char *model_option;              /* the value of --model */
-    const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *cache_type, *repack, *repack_cache, *taps, *names;
+    const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *cache_type, *repack, *repack_cache, *names;
     const char *routes_in, *routes_out;
     const char *load, *save; /* the values of --session and --save-session */
     const char *numa, *as, *convention, *html, *against, *svg, *only;
     const char *require, *junit; /* for diff */
+    char *taps, *gather;         /* lists with commas: --taps, --gather; cli_lists_close frees them */
+    const char *layers, *steps;  /* ranges: --layers, --steps */
     const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* for diff: side A is model_dir, side B is `other` */
     const char *system, *messages, *template_kwargs; /* for a conversation */
     const char *prompts; /* for generate: the file of --prompts */
@@ -192,6 +194,10 @@ int cli_fail(const struct cli *c, int exit_code, const char *format, ...) __attr
 
 /* Parses the arguments from argv[2] on. Reports errors. */
 int cli_parse(struct cli *c, int argc, char **argv);
+/* Frees what cli_parse allocated for options that may be given several times. */
+void cli_lists_close(struct cli *c);
+/* Whether --taps and --layers choose the value of this name. */
+int cli_wants(const struct cli *c, const char *name, int layer);
 
 /* Prints a list of all commands and of the groups of options. */
 void cli_help(const struct cli *c, FILE *to);

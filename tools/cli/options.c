@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "tools/cli/filter.h"
 #include "tools/cli/naming.h"
 #include "tools/cli/options.h"
 
@@ -44,6 +45,11 @@ static int store(struct cli *c, const struct option *o, const char *value)
         *(int *)(void *)field = 1;
     } else if (o->kind == TEXT_VALUE || o->kind == WORDS_VALUE) {
         *(const char **)(void *)field = value;
+    } else if (o->kind == LIST_VALUE) {
+        char **list = (char **)(void *)field, *longer;
+        cli_must(asprintf(&longer, "%s%s%s", *list ? *list : "", *list ? "," : "", value) < 0 ? NULL : longer);
+        free(*list);
+        *list = longer;
     } else if (o->kind == STOP_VALUE) { /* this option may be given several times */
         if (c->sampling.num_stops == (int)o->most)
             return cli_fail(c, EXIT_USAGE, "%s is given more than %lld times", o->name, o->most);
@@ -76,6 +82,13 @@ static int store(struct cli *c, const struct option *o, const char *value)
             *(long long *)(void *)field = i;
     }
     return EXIT_DONE;
+}
+
+void cli_lists_close(struct cli *c)
+{
+    free(c->taps);
+    free(c->gather);
+    c->taps = c->gather = NULL;
 }
 
 static int positional(struct cli *c, const char *value)
@@ -226,6 +239,11 @@ static int check(struct cli *c)
         return cli_fail(c, EXIT_USAGE, "--arithmetic is %s, wanted f32, f16 or bf16", c->arithmetic);
     if (c->ties && strcmp(c->ties, "ok") && strcmp(c->ties, "report") && strcmp(c->ties, "fail"))
         return cli_fail(c, EXIT_USAGE, "--ties is %s, wanted ok, report or fail", c->ties);
+    for (int i = 0; i < 2; i++) {
+        const char *ranges = i ? c->steps : c->layers;
+        if (ranges && !filter_is_ranges(ranges))
+            return cli_fail(c, EXIT_USAGE, "%s is %s, wanted ranges of numbers, such as 0-3,7", i ? "--steps" : "--layers", ranges);
+    }
     for (int side = 0; side < 2; side++) {
         const char *layout = side ? c->layout_b : c->layout_a;
         if (layout && strcmp(layout, "interleaved") && strcmp(layout, "halves"))

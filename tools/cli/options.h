@@ -6,7 +6,8 @@
 
 /* The type of an option's value; it decides how the value is parsed. */
 enum option_kind {
-    TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, AUTO_VALUE, FLOAT_VALUE, SIGNED_VALUE, DOUBLE_VALUE, SEED_VALUE, STOP_VALUE, WORDS_VALUE
+    TEXT_VALUE, FLAG, INT_VALUE, LONG_VALUE, AUTO_VALUE, FLOAT_VALUE, SIGNED_VALUE, DOUBLE_VALUE, SEED_VALUE, STOP_VALUE, WORDS_VALUE,
+    LIST_VALUE /* may be given several times; the values are joined by commas */
 };
 
 /* The headings under which the help lists the options, in the order of the help. */

@@ -7,9 +7,15 @@
 
 const struct option options_to_inspect[] = {
     /* ---- dumps and comparisons ---- */
-    {"--taps", NULL, "GLOB,...", COMPARE_OPTIONS, TAKES_TAPS, TEXT_VALUE, AT(taps), 0, 0,
+    {"--taps", NULL, "GLOB,...", COMPARE_OPTIONS, TAKES_TAPS | TAKES_DIFF, LIST_VALUE, AT(taps), 0, 0,
      "Write only values whose names match one of these patterns, for example '*.mlp.gate.*,lm_head.output' (default: all values except "
-     "attention scores)."},
+     "attention scores). The option may be given several times."},
+    {"--layers", NULL, "RANGES", COMPARE_OPTIONS, TAKES_TAPS | TAKES_DIFF, TEXT_VALUE, AT(layers), 0, 0,
+     "Write or compare only values of these layers, for example 0-3,7. MTP module k is layer num_hidden_layers + k. Values outside of the "
+     "layers are then left out."},
+    {"--steps", NULL, "RANGES", COMPARE_OPTIONS, TAKES_TAPS | TAKES_DIFF, TEXT_VALUE, AT(steps), 0, 0,
+     "Write or compare only values of these steps, for example 0,2-4. Step 0 computes the prompt, and step r is round r of decoding. `diff` "
+     "finds the step of a row in the manifest: `step` or, if a line has none, `pass`."},
     {"--reference", NULL, NULL, COMPARE_OPTIONS, TAKES_REFERENCE, FLAG, AT(reference), 0, 0,
      "Compute with the double-precision reference instead of the engine."},
     {"--names", NULL, "SYSTEM", COMPARE_OPTIONS, TAKES_NAMES | TAKES_AGAINST, TEXT_VALUE, AT(names), 0, 0,
@@ -56,6 +62,10 @@ const struct option options_to_inspect[] = {
     {"--ranks", NULL, "N", COMPARE_OPTIONS, TAKES_DIFF, LONG_VALUE, AT(ranks), 1, 1 << 10,
      "The other engine has N tensor-parallel ranks (default 1). Each rank rounds its sums in o_proj and down_proj before they are added. "
      "When operators are judged alone, the bound then counts these roundings."},
+    {"--gather", NULL, "NAME=HOW,...", COMPARE_OPTIONS, TAKES_DIFF, LIST_VALUE, AT(gather), 0, 0,
+     "A dump has a file for each tensor-parallel rank: say how the ranks' values are joined whose names match the pattern NAME. HOW is "
+     "concat:0 (rows), concat:1 (columns), sum, or rank:N (use rank N). The option may be given several times; the first pattern that "
+     "matches counts. Values without a rule must be equal in all ranks, unless their shapes show shards."},
     {"--model", NULL, "DIR", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(model_of_bound), 0, 0,
      "When A and B are both dumps: measure the rounding bound with this model. When they are files of log-probabilities: measure how far "
      "BF16 moves the log-probabilities of this model."},

@@ -118,7 +118,7 @@ static void reshape(struct diff_side *side, const struct diff_side *other)
             s->width * s->count != o->width * o->count)
             continue;
         for (size_t k = 0; k < o->count; k++)
-            s->rows[k] = (struct diff_row){0, (int32_t)k, -1, o->width, s->rows[0].data + k * o->width * s->item};
+            s->rows[k] = (struct diff_row){.index = (int32_t)k, .token = -1, .width = o->width, .data = s->rows[0].data + k * o->width * s->item};
         s->width = o->width;
         s->count = o->count;
     }

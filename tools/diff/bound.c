@@ -146,6 +146,7 @@ int diff_dump(struct cli *c, const int32_t *ids, size_t count, uint64_t seed, in
         return cli_fail(c, EXIT_OTHER, "%s: cannot be made: a model's values are written there first", dir);
     int code = one_run(c, dir, ids, count, seed, scores, side); /* the file is mapped into memory, so it may be deleted */
     rmdir(dir);
+    side->has_steps = 0; /* its steps are not those of the other side */
     side->kind = c->reference ? "reference" : "engine";
     side->path = c->model_dir;
     side->followed = c->session.routes.experts != NULL;

@@ -29,55 +29,6 @@ struct diff_work {
 
 /* --- numbers --- */
 
-/* Rounds x to the nearest number of the dtype, ties to even. */
-double diff_round(enum diff_dtype dtype, double x)
-{
-    static const struct { int digits, least; double most; } f[] = {{8, -126, 0x1.fep127}, {11, -14, 0x1.ffcp15}};
-    int e;
-    if (dtype == DIFF_F32)
-        return (double)(float)x;
-    if (dtype > DIFF_F32 || !isfinite(x) || x == 0)
-        return x;
-    frexp(x, &e);
-    double ulp = ldexp(1, (e - 1 < f[dtype].least ? f[dtype].least : e - 1) - (f[dtype].digits - 1)), y = rint(x / ulp) * ulp;
-    return fabs(y) > f[dtype].most ? copysign(INFINITY, x) : copysign(y, x);
-}
-
-/* Returns the bits of a number of the dtype, without the sign. Consecutive numbers have consecutive bits. */
-static uint64_t magnitude_bits(enum diff_dtype dtype, double x)
-{
-    union { double f64; uint64_t u64; } d = {.f64 = fabs(x)};
-    union { float f32; uint32_t u32; } f = {.f32 = (float)fabs(x)};
-    int e;
-    if (dtype >= DIFF_F64)
-        return d.u64;
-    if (dtype == DIFF_F32)
-        return f.u32;
-    if (dtype == DIFF_BF16)
-        return f.u32 >> 16;
-    if (!isfinite(x))
-        return isnan(x) ? 0x7e00 : 0x7c00;
-    frexp(x, &e);
-    return x == 0 || e - 1 < -14 ? (uint64_t)(fabs(x) * 0x1p24)
-                                 : ((uint64_t)(e - 1 + 15) << 10) + (uint64_t)((ldexp(fabs(x), 1 - e) - 1) * 1024);
-}
-
-static uint64_t bits_of(enum diff_dtype dtype, double x)
-{
-    static const int sign_at[] = {15, 15, 31, 63};
-    if (dtype == DIFF_INTEGERS)
-        return x >= 0x1p63 ? INT64_MAX : (uint64_t)(int64_t)x; /* the double nearest to INT64_MAX is larger than INT64_MAX */
-    return magnitude_bits(dtype, x) | (uint64_t)!!signbit(x) << sign_at[dtype];
-}
-
-static uint64_t ulps_between(enum diff_dtype dtype, double x, double y)
-{
-    uint64_t m = magnitude_bits(dtype, x), n = magnitude_bits(dtype, y);
-    if (!!signbit(x) != !!signbit(y))
-        return m + n;
-    return m > n ? m - n : n - m;
-}
-
 static size_t bucket_of(uint64_t ulps)
 {
     size_t bucket = 0;
@@ -148,8 +99,8 @@ static void mark(struct tap *t, struct diff_place *p, int *set, const struct dif
     if (*set)
         return;
     *set = 1;
-    *p = (struct diff_place){row->sequence, row->index, row->token, column, a, b, bits_of(t->dtype, a), bits_of(t->dtype, b),
-                        t->dtype == DIFF_INTEGERS ? 0 : ulps_between(t->dtype, a, b)};
+    *p = (struct diff_place){row->sequence, row->index, row->token, column, a, b, diff_bits(t->dtype, a), diff_bits(t->dtype, b),
+                        t->dtype == DIFF_INTEGERS ? 0 : diff_ulps(t->dtype, a, b)};
 }
 
 /* --- rows of numbers --- */
@@ -158,12 +109,12 @@ struct sums { double dd, aa, bb, ab; };
 
 static int same_bits(enum diff_dtype dtype, double a, double b)
 {
-    return (isnan(a) && isnan(b)) || bits_of(dtype, a) == bits_of(dtype, b);
+    return (isnan(a) && isnan(b)) || diff_bits(dtype, a) == diff_bits(dtype, b);
 }
 
 static void one_number(struct tap *t, struct sums *sums, const struct diff_row *row, size_t i, double a, double b)
 {
-    uint64_t ulps = isnan(a) || isnan(b) ? 0 : ulps_between(t->dtype, a, b);
+    uint64_t ulps = isnan(a) || isnan(b) ? 0 : diff_ulps(t->dtype, a, b);
     int same = same_bits(t->dtype, a, b);
     t->equal += (size_t)same;
     if (!same)
@@ -477,6 +428,17 @@ static void one_row(struct diff_work *w, struct tap *t, struct sums *sums, const
         row_of_logits(w, t, row, n);
 }
 
+/* Compares a row that --steps leaves out, if later rows depend on it. */
+static void outside_row(struct diff_work *w, const struct tap *t, const struct diff_row *row, const struct diff_row *other)
+{
+    struct tap unseen = {.a = t->a, .b = t->b, .dtype = t->dtype, .bound = t->bound, .typical = t->typical, .is_choice = t->is_choice,
+                         .is_logits = t->is_logits};
+    struct sums sums = {0, 0, 0, 0};
+    if ((t->is_choice || t->is_logits) && !is_after(w, t->a, row))
+        one_row(w, &unseen, &sums, row, other);
+    bias_close(&unseen, 1);
+}
+
 static void all_rows(struct diff_work *w, struct tap *t, struct sums *sums)
 {
     size_t hint = 0, met = 0;
@@ -498,7 +460,10 @@ static void all_rows(struct diff_work *w, struct tap *t, struct sums *sums)
             }
             add_flip(w, t->a, row, -1);
         }
-        if (is_after(w, t->a, row))
+        w->r->unselected |= row->outside || other->outside;
+        if (row->outside || other->outside)
+            outside_row(w, t, row, other);
+        else if (is_after(w, t->a, row))
             t->after++;
         else
             one_row(w, t, sums, row, other);
@@ -579,12 +544,7 @@ void diff_compare(struct comparison *r, const struct diff_side *a, const struct 
         w.tokens->verdict = TIE_FLIP;
         w.tokens->breaks = 0;
     }
-    for (struct tap *t = r->taps; t < r->taps + r->count; t++) {
-        if (t->verdict != AFTER_TIE_FLIP && t->verdict > r->verdict)
-            r->verdict = t->verdict;
-        r->first = !r->first && (t->differs || t->verdict >= ROUNDING) ? t : r->first;
-        r->structural = !r->structural && t->verdict == STRUCTURAL ? t : r->structural;
-    }
+    diff_sum_up(r);
     free(w.flips);
     free(w.x);
     free(w.y);

@@ -81,7 +81,8 @@ static void options_of(const struct sides *s, int i, struct cli *model)
     model->model = NULL;
     model->tokenizer = NULL;
     model->n = -1;
-    model->taps = model->names = NULL;
+    model->taps = NULL;
+    model->names = model->layers = model->steps = NULL;
     model->model_dir = s->path[i];
     if (i == 0 && s->is_model[1]) {
         model->session.threads = model->session.prefill_chunk = 0;
@@ -118,6 +119,12 @@ static int judges(const struct sides *s, int i)
     return !s->is_model[i] || (i == 0 && s->is_model[1]);
 }
 
+/* The number of tensor-parallel ranks whose roundings count when operators are judged alone. */
+static int ranks_of(const struct sides *s, int i)
+{
+    return s->c->ranks > 0 ? (int)s->c->ranks : s->side[i].rank_count > 0 ? (int)s->side[i].rank_count : 1;
+}
+
 /* Judges the operators alone, and measures the bound with the model, if there is one and its tokens are known. If a side computes in BF16 or F16
  * throughout, the bound is scaled from half an ulp of f32 to the unit roundoff of that arithmetic. The measured
  * reference must then not round or quantise anything itself (precision f32; see bound.c). */
@@ -141,8 +148,8 @@ static int measure(struct sides *s)
         code = check_tokens(s, &model);
     for (int i = 0; i < 2 && code == EXIT_DONE; i++)
         if (judges(s, i)) {
-            code = diff_local(&model, &s->side[i], &s->bounds, s->ids, s->count, runs, s->c->ranks > 0 ? (int)s->c->ranks : 1,
-                              &s->local[i]);
+            code = diff_local(&model, &s->side[i], &s->bounds, s->ids, s->count, runs, ranks_of(s, i), &s->local[i]);
+            local_select(s->c, &s->local[i]);
             s->has_local[i] = 1;
         }
     if (code == EXIT_DONE && !s->c->local)
@@ -153,7 +160,7 @@ static int measure(struct sides *s)
 
 static int read_dump(struct sides *s, int i, int layers)
 {
-    return diff_read(s->c, &s->side[i], s->path[i], s->c->names ? naming_find(s->c->names) : NULL, layers);
+    return diff_read_ranks(s->c, &s->side[i], s->path[i], s->c->names ? naming_find(s->c->names) : NULL, layers);
 }
 
 static int layers_of(struct sides *s, int i, int *layers)
@@ -188,6 +195,8 @@ static int read_all(struct sides *s)
             code = read_dump(s, i, layers);
         }
     if (code == EXIT_DONE)
+        code = diff_check_gather(s->c, &s->side[0], &s->side[1]);
+    if (code == EXIT_DONE)
         code = choose_tokens(s);
     for (int i = 0; i < 2; i++)
         scores |= !s->is_model[i] && wants_scores(&s->side[i]);
@@ -205,6 +214,8 @@ static int check_common(struct sides *s, const struct comparison *r)
         compared += r->taps[i].verdict != NOT_COMPARED;
     if (compared)
         return EXIT_DONE;
+    if (r->unselected)
+        return cli_fail(s->c, EXIT_USAGE, "--taps, --layers and --steps leave nothing to compare");
     const char *name[2];
     for (int i = 0; i < 2; i++) {
         const json_t *note = json_array_get(s->side[i].notes, 0);
@@ -233,9 +244,14 @@ static void look_over(struct sides *s)
         }
 }
 
-/* Aligns the rows and names of both sides, and collects what the bound needs. */
-static void join(struct sides *s)
+/* Joins the ranks of each side, aligns the rows and names of both sides, and collects what the bound needs. Reports errors. */
+static int join(struct sides *s)
 {
+    int code = diff_select_rows(s->c, &s->side[0], &s->side[1]);
+    for (int i = 0; i < 2 && code == EXIT_DONE; i++)
+        code = diff_gather(s->c, &s->side[i], &s->side[!i]);
+    if (code != EXIT_DONE)
+        return code;
     diff_align(&s->side[0], &s->side[1], s->c->layout_a, s->c->layout_b);
     for (int i = 0; i < 2; i++)
         diff_note_finite(&s->side[i]);
@@ -245,11 +261,12 @@ static void join(struct sides *s)
             if (s->side[i].layers < 0 && s->side[i].series[k].layer >= s->bounds.layers)
                 s->bounds.layers = s->side[i].series[k].layer + 1;
     look_over(s);
+    return EXIT_DONE;
 }
 
 static struct diff_told told_of(const struct sides *s, const struct comparison *r)
 {
-    struct diff_told told = {.a = &s->side[0], .b = &s->side[1], .r = r, .bounds = &s->bounds, .tokens = s->count, .chain = !s->c->local,
+    struct diff_told told = {.c = s->c, .a = &s->side[0], .b = &s->side[1], .r = r, .bounds = &s->bounds, .tokens = s->count, .chain = !s->c->local,
                              .verdict = r->verdict};
     for (int i = 0; i < 2; i++)
         if (s->has_local[i]) {
@@ -266,6 +283,7 @@ static int compare(struct sides *s)
     if (!s->c->local) {
         diff_compare(&r, &s->side[0], &s->side[1], &s->bounds);
         bias_judge(&r, &s->bounds);
+        diff_select(s->c, &r);
         if (r.structural)
             diff_explain(r.structural, &s->side[0], &s->side[1], s->is_model[1] ? s->path[1] : s->is_model[0] ? s->path[0]
                          : s->c->model_of_bound, r.where, r.looks_like);
@@ -342,13 +360,11 @@ static int run(struct cli *c)
     code = code == EXIT_DONE ? cli_check_file(c, "--html", c->html) : code;
     code = code == EXIT_DONE ? read_all(&s) : code;
     if (code == EXIT_DONE && c->follow_choices) {
-        join(&s);
-        code = follow(&s, &followed);
+        code = join(&s);
+        code = code == EXIT_DONE ? follow(&s, &followed) : code;
     }
-    if (code == EXIT_DONE) {
-        join(&s);
-        code = measure(&s);
-    }
+    code = code == EXIT_DONE ? join(&s) : code;
+    code = code == EXIT_DONE ? measure(&s) : code;
     if (code == EXIT_DONE)
         code = compare(&s);
     for (int i = 0; i < 2; i++) {
@@ -364,6 +380,7 @@ static int run(struct cli *c)
 static const struct note notes[] = {
     {"--tokens", "Use these token ids (5,6,7 or @FILE) instead of those in the manifest. This option is needed if no manifest contains "
                  "token ids."},
+    {"--taps", "Compare and judge only values whose names match one of these patterns. The option may be given several times."},
     {"--names", "If a dump has no manifest: its tensors have the names of this system: hf, llama.cpp, megatron, sglang or vllm."},
     {"--reference", "Run MODEL with the double-precision reference instead of the engine."},
     {"--json", "Print an object with the keys verdict, first, first_structural, first_biased, taps, local_a, local_b (operators alone), "

@@ -34,6 +34,7 @@ enum diff_dtype { DIFF_BF16, DIFF_F16, DIFF_F32, DIFF_F64, DIFF_INTEGERS }; /* t
 
 struct diff_row {
     int32_t sequence, index, token; /* token -1: not known */
+    int outside;                    /* nonzero: its step is not in --steps; it is compared only to find choices that later rows depend on */
     size_t width;                   /* how many numbers the row has: series.width, or fewer if the row has attention scores */
     const char *data;               /* points into the mapped file; may be unaligned */
 };
@@ -61,11 +62,15 @@ struct diff_side {
     size_t count, room;
     json_t *places;            /* the index in `series` for each "DEPTH NAME"; a dump of DeepSeek-V3 has 17,000 names */
     int followed;              /* nonzero: a model that took the choices of the other side (follow.c) */
+    int has_steps;             /* nonzero: the manifest gives steps or passes */
     int has_manifest, layers;  /* layers: how many the target has, -1 if not known */
     int32_t *tokens;           /* the target's tokens, from the manifest or the file itself */
     size_t token_count;
-    void **owned;              /* arrays of computed values; diff_close frees them; see router.c */
+    void **owned;              /* arrays of computed values; diff_close frees them; see diff_own */
     size_t owned_count;
+    struct diff_side *ranks;   /* [rank_count]: the dumps of the ranks of which this side consists (ranks.c); NULL: it is one dump */
+    size_t rank_count;
+    int rank;                  /* in `ranks`: the number of the rank */
     json_t *notes;             /* sentences about this side that are printed with the result */
 };
 
@@ -73,6 +78,34 @@ struct diff_side {
  * target has, or -1 if not known. Reports errors. The caller must call diff_close even after an error. */
 int diff_read(struct cli *c, struct diff_side *side, const char *path, const struct naming *names, int layers);
 void diff_close(struct diff_side *side);
+/* Sets side->tokens to the tokens of the target in a side with a manifest, up to the first token for which there is no row. */
+void diff_find_tokens(struct diff_side *side);
+/* The side frees `block` when it is closed. Returns `block`. */
+void *diff_own(struct diff_side *side, void *block);
+/* Copies the rows and the properties of a series, but not its name and place. */
+void diff_copy_series(struct diff_series *to, const struct diff_series *from);
+
+/* --- ranks.c and gather.c: a dump with a file for each rank.
+ *
+ * `path` is a list of files with commas between them, or a directory. The entries of the directory are .safetensors files, or
+ * directories with one such file, with the number of the rank in their names: rank0, tp_1, TP1_PP0_Rank5 (here the rank is 5). Each
+ * value is joined by the first rule of --gather whose pattern matches its name:
+ *   concat:0   The ranks have different rows, which are put one after the other.
+ *   concat:1   The ranks have different columns. They are put side by side, in the order of the ranks.
+ *   sum        The ranks have terms of a sum. They are added in double, and each sum is rounded once to the dtype of the dump. An
+ *              engine rounds more often; --ranks counts these roundings when operators are judged alone.
+ *   rank:N     The value of rank N is used.
+ * Without a rule, all ranks that have the value must have the same bits. If they differ, the outputs of column-parallel layers are
+ * concatenated if their widths add up to that of the other side. If there is such a value, the outputs of row-parallel layers are
+ * added. Any other value that differs is an error. --- */
+
+/* Reads a dump, which may consist of ranks. Otherwise like diff_read. */
+int diff_read_ranks(struct cli *c, struct diff_side *side, const char *path, const struct naming *names, int layers);
+/* Checks --gather when both sides are read. Reports errors. */
+int diff_check_gather(struct cli *c, const struct diff_side *a, const struct diff_side *b);
+int diff_joins_rows(const struct cli *c, const char *name); /* whether --gather says concat:0 */
+/* Joins the values of the ranks. Reports errors. Without ranks, does nothing. */
+int diff_gather(struct cli *c, struct diff_side *side, const struct diff_side *other);
 
 /* Makes both sides comparable if they store the same rows in different forms. Splits fused columns, brings the RoPE
  * dimensions into one order, and, if a side without manifest has only one row of the logits, takes this row for the
@@ -143,6 +176,9 @@ double diff_unit(enum diff_dtype dtype); /* the unit roundoff; 0 for integers */
 
 /* --- the comparison: compare.c --- */
 
+/* The bits of a number of the dtype; how many numbers of the dtype lie between x and y, plus 1 (0: x is y). */
+uint64_t diff_bits(enum diff_dtype dtype, double x);
+uint64_t diff_ulps(enum diff_dtype dtype, double x, double y);
 /* Rounds x to the nearest number of the dtype, ties to even. */
 double diff_round(enum diff_dtype dtype, double x);
 
@@ -185,6 +221,7 @@ struct tap { /* the result for one name */
 struct comparison {
     struct tap *taps;           /* one for each name that both sides have, in the order of computation */
     size_t count;
+    int unselected;             /* whether --taps, --layers or --steps left out something that was compared */
     enum diff_verdict verdict;  /* the worst verdict of all taps */
     const struct tap *first, *structural, *biased; /* the first tap that differs; the first structural one; the first biased one */
     /* of the first structural tap: the rows and columns that differ, and a mistake that would explain it; or empty (explain.h) */
@@ -195,6 +232,13 @@ struct comparison {
 /* Compares two sides. If bounds is NULL, only distances are computed, and every different choice counts as a tie-flip. */
 void diff_compare(struct comparison *r, const struct diff_side *a, const struct diff_side *b, const struct bounds *bounds);
 void comparison_close(struct comparison *r);
+/* --- select.c: --taps, --layers and --steps --- */
+/* Sets `outside` of the rows that --steps leaves out: by the steps in the manifest of A, or of B if A is a model or has none. */
+int diff_select_rows(struct cli *c, struct diff_side *a, struct diff_side *b);
+/* Leaves out the taps that --taps and --layers do not choose. All values have been compared, because rows depend on earlier choices. */
+void diff_select(const struct cli *c, struct comparison *r);
+/* The worst verdict of all taps, and the first taps that have a difference; diff_compare calls it. */
+void diff_sum_up(struct comparison *r);
 /* Sets of experts or groups: whether set [k] has the number e; the order of two doubles, for qsort. */
 int diff_holds(const double *set, size_t k, double e);
 int diff_by_number(const void *p, const void *q);
@@ -210,6 +254,7 @@ void diff_explain(const struct tap *t, const struct diff_side *a, const struct d
 /* --- print.c --- */
 struct local;
 struct diff_told { /* everything that is printed */
+    const struct cli *c; /* for --taps and --layers */
     const struct diff_side *a, *b;
     const struct comparison *r;
     const struct bounds *bounds;

@@ -67,6 +67,8 @@ struct local {
  * the tokens, for dumps that do not say them. ranks: how many tensor-parallel ranks the engine has. Reports errors. The caller closes *l, even after an error. */
 int diff_local(struct cli *c, const struct diff_side *side, const struct bounds *b, const int32_t *ids, size_t count, int runs, int ranks,
                struct local *l);
+/* Leaves out the results that --taps and --layers do not choose (select.c). */
+void local_select(const struct cli *c, struct local *l);
 void local_close(struct local *l);
 
 json_t *local_json(const struct diff_side *side, const struct local *l);

@@ -86,11 +86,11 @@ static json_t *tap_json(const struct tap *t)
     return j;
 }
 
-static json_t *lacking(const struct diff_side *here, const struct diff_side *there)
+static json_t *lacking(const struct cli *c, const struct diff_side *here, const struct diff_side *there)
 {
     json_t *names = json_array();
     for (size_t i = 0; i < here->count; i++)
-        if (!diff_find(there, here->series[i].name, here->series[i].depth))
+        if (!diff_find(there, here->series[i].name, here->series[i].depth) && cli_wants(c, here->series[i].name, here->series[i].layer))
             json_array_append_new(names, json_string(here->series[i].name));
     return names;
 }
@@ -122,7 +122,7 @@ json_t *diff_json(const struct diff_told *t)
                                   text_or_null(r->where), "looks_like", text_or_null(r->looks_like))
                       : json_null(),
         "first_biased", r->biased ? json_pack("{s:s,s:s}", "tap", r->biased->a->name, "why", r->biased->why) : json_null(),
-        "taps", taps, "only_in_a", lacking(t->a, t->b), "only_in_b", lacking(t->b, t->a), "notes", notes(t), "local_a",
+        "taps", taps, "only_in_a", lacking(t->c, t->a, t->b), "only_in_b", lacking(t->c, t->b, t->a), "notes", notes(t), "local_a",
         t->local[0] ? local_json(t->a, t->local[0]) : json_null(), "local_b", t->local[1] ? local_json(t->b, t->local[1]) : json_null());
 }
 
@@ -162,9 +162,9 @@ static void print_histogram(const struct tap *t)
     printf("\n");
 }
 
-static void print_lacking(const char *which, const struct diff_side *here, const struct diff_side *there)
+static void print_lacking(const struct cli *c, const char *which, const struct diff_side *here, const struct diff_side *there)
 {
-    json_t *names = lacking(here, there);
+    json_t *names = lacking(c, here, there);
     size_t n = json_array_size(names);
     if (n)
         printf("only in %s: %zu name%s:", which, n, n == 1 ? "" : "s");
@@ -308,9 +308,9 @@ void diff_print(const struct diff_told *t, int all, const json_t *missing)
         print_margins(&r->taps[i]);
     print_nearest_choice(r);
     if (t->chain)
-        print_lacking("A", t->a, t->b);
+        print_lacking(t->c, "A", t->a, t->b);
     if (t->chain)
-        print_lacking("B", t->b, t->a);
+        print_lacking(t->c, "B", t->b, t->a);
     json_array_foreach(said, k, one)
         printf("note: %s\n", json_string_value(one));
     json_decref(said);

@@ -1,5 +1,6 @@
 /* tools/diff/read.c -- reads a dump of Verbatim or of another engine, as rows with Verbatim's names. Files are not
  * trusted: vb_tensors_open checks the header, and this file checks the manifest. */
+#include "tools/cli/filter.h"
 #include "tools/diff/diff.h"
 
 #include <errno.h>
@@ -161,6 +162,27 @@ static void keep_last_rows(struct diff_series *s)
     free(sorted);
 }
 
+void *diff_own(struct diff_side *side, void *block)
+{
+    side->owned = cli_must(realloc(side->owned, (side->owned_count + 1) * sizeof *side->owned));
+    return side->owned[side->owned_count++] = block;
+}
+
+void diff_copy_series(struct diff_series *to, const struct diff_series *from)
+{
+    struct diff_series s = *from;
+    s.name = to->name;
+    s.layer = to->layer;
+    s.depth = to->depth;
+    s.rank = to->rank;
+    s.step = to->step;
+    s.room = s.count + 1;
+    s.rows = cli_must(malloc(s.room * sizeof *s.rows));
+    memcpy(s.rows, from->rows, s.count * sizeof *s.rows);
+    free(to->rows);
+    *to = s;
+}
+
 static const char *place_key(char key[NAMING_ROOM + 16], const char *name, int depth)
 {
     snprintf(key, NAMING_ROOM + 16, "%d %.300s", depth, name);
@@ -232,8 +254,11 @@ static int fill(struct diff_reader *r, const struct entry *e, struct diff_series
     if (line)
         s->layout = json_string_value(json_object_get(line, "layout"));
     s->layout = !s->layout ? NULL : !strcmp(s->layout, "halves") ? "halves" : "interleaved";
+    const json_t *step = json_object_get(line, json_is_integer(json_object_get(line, "step")) ? "step" : "pass");
+    r->side->has_steps |= json_is_integer(step);
+    int outside = json_is_integer(step) && !filter_has(r->c->steps, json_integer_value(step));
     for (size_t i = 0; i < rows; i++) {
-        struct diff_row row = {0, (int32_t)i, -1, width, data + i * width * item};
+        struct diff_row row = {.index = (int32_t)i, .token = -1, .outside = outside, .width = width, .data = data + i * width * item};
         if (line) {
             row.sequence = (int32_t)json_integer_value(json_array_get(json_object_get(line, "sequence"), i));
             if (r->c->sequence >= 0 && row.sequence != r->c->sequence)
@@ -367,9 +392,8 @@ static int read_manifest(struct diff_reader *r)
     return code;
 }
 
-/* Collects the tokens of the target, up to the first token for which there is no row. (Rows of MTP modules are not
- * used: row i of depth k reads token i + k + 1.) */
-static void gather_tokens(struct diff_side *side)
+/* Rows of MTP modules are not used: row i of depth k reads token i + k + 1. */
+void diff_find_tokens(struct diff_side *side)
 {
     size_t most = 0;
     for (size_t i = 0; i < side->count; i++)
@@ -520,7 +544,7 @@ int diff_read(struct cli *c, struct diff_side *side, const char *path, const str
     if (code == EXIT_DONE)
         code = read_manifest(&r);
     if (code == EXIT_DONE && side->has_manifest)
-        gather_tokens(side);
+        diff_find_tokens(side);
     else if (code == EXIT_DONE)
         file_tokens(&r, NULL);
     if (side->layers < 0)
@@ -542,6 +566,9 @@ void diff_close(struct diff_side *side)
         free(side->series[i].name);
         free(side->series[i].rows);
     }
+    for (size_t i = 0; i < side->rank_count; i++)
+        diff_close(&side->ranks[i]);
+    free(side->ranks);
     for (size_t i = 0; i < side->owned_count; i++)
         free(side->owned[i]);
     free(side->owned);

@@ -131,10 +131,8 @@ static char *add_series(struct diff_side *side, const struct diff_series *logits
         s.rows[i].width = width;
         s.rows[i].data = data + i * width * item;
     }
-    side->owned = cli_must(realloc(side->owned, (side->owned_count + 1) * sizeof *side->owned));
-    side->owned[side->owned_count++] = data;
     *to = s;
-    return data;
+    return diff_own(side, data);
 }
 
 static void choose_rows(struct diff_side *side, size_t series, const struct rules *u)

@@ -1,5 +1,6 @@
 /* tools/dump/file.c -- collects the rows of a pass by name. For each name, writes a tensor and a line of the
  * manifest. */
+#include "tools/cli/filter.h"
 #include "tools/dump/dump.h"
 
 #include <errno.h>
@@ -138,11 +139,11 @@ static json_t *accepted(const struct dump *d, const struct dump_tensor *t, const
     return json_false();
 }
 
-/* Returns the decoding step to which a tensor belongs. A pass of a module makes drafts for the next step of the
+/* Returns the decoding step to which values of this depth belong now. A pass of a module makes drafts for the next step of the
  * target. */
-static int64_t step_of(const struct dump *d, const struct dump_tensor *t)
+static int64_t step_of(const struct dump *d, int32_t depth)
 {
-    return d->step + (t->depth >= 0 && d->prompt_done && d->decodes);
+    return d->step + (depth >= 0 && d->prompt_done && d->decodes);
 }
 
 static json_t *manifest_line(const struct dump *d, const struct dump_tensor *t, const char *key)
@@ -169,7 +170,7 @@ static json_t *manifest_line(const struct dump *d, const struct dump_tensor *t, 
     SHA256Data((const uint8_t *)t->data, t->size, digest);
     line = json_pack("{s:s,s:s,s:o,s:o,s:I,s:I,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s,s:o,s:s}", "tensor", key, "name", t->name,
                      "layer", t->layer < 0 ? json_null() : json_integer(t->layer), "mtp_depth",
-                     t->depth < 0 ? json_null() : json_integer(t->depth), "step", (json_int_t)step_of(d, t), "pass",
+                     t->depth < 0 ? json_null() : json_integer(t->depth), "step", (json_int_t)step_of(d, t->depth), "pass",
                      (json_int_t)d->pass, "sequence", lists[0], "token", lists[1], "index", lists[2], "position", lists[3],
                      "slot", lists[4], "draft", lists[5], "accepted", lists[6], "parent", lists[7],
                      "shape", shape, "dtype", dtype_name[t->dtype],
@@ -267,7 +268,7 @@ void dump_rows(struct dump *d, const struct dump_rows *r)
 {
     if (r->pass != d->pass)
         begin_pass(d, r);
-    if (!wanted(d, r->name))
+    if (!filter_has(d->c->layers, r->layer) || !filter_has(d->c->steps, step_of(d, r->depth)) || !wanted(d, r->name))
         return;
     struct dump_tensor *t = tensor_of(d, r);
     size_t size = dtype_size[r->dtype], bytes = r->rows * r->outer * r->inner * size;
@@ -301,6 +302,8 @@ static int check_globs(const struct dump *d)
     for (size_t i = 0; i < d->glob_count; i++)
         if (!d->matched[i])
             return cli_fail(d->c, EXIT_USAGE, "--taps %s: no intermediate value has such a name; docs/ORACLE.md lists them", d->globs[i]);
+    if (!d->tensor_count && (d->c->layers || d->c->steps))
+        return cli_fail(d->c, EXIT_USAGE, "--layers, --steps and --taps leave no value to write");
     return EXIT_DONE;
 }
 

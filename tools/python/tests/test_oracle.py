@@ -45,6 +45,21 @@ def test_assert_matches_names_what_is_wrong(dumps):
         verbatim.assert_matches(dumps / "a.safetensors", V3, reference=True, ok=("identical",), command=COMMAND)
 
 
+def test_ranks_are_joined(dumps, tmp_path):
+    with verbatim.Tensors(dumps / "a.safetensors") as tensors:
+        values = {name: tensors[name].copy() for name in tensors if name.endswith(("o_proj.output", "head.output"))}
+    for rank in range(2):
+        part = {name: x[:, rank::2] if "head" in name else x * np.float32(rank) for name, x in values.items()}
+        verbatim.write_tensors(tmp_path / f"rank{rank}.safetensors", part)
+    ranks = [tmp_path / "rank0.safetensors", tmp_path / "rank1.safetensors"]
+    options = {"tokens": IDS, "taps": ["*.o_proj.output"], "command": COMMAND}
+    told = verbatim.assert_matches(tmp_path, V3, gather={"*.o_proj.output": "sum"}, **options)
+    assert told == verbatim.diff(tmp_path, V3, gather=["*.o_proj.output=sum"], **options)
+    assert verbatim.diff(ranks, V3, gather={"*.o_proj.output": "rank:1"}, layers="0-1", **options)["verdict"] == "identical"
+    with pytest.raises(AssertionError, match="structural"):
+        verbatim.assert_matches(ranks, V3, gather={"*.o_proj.output": "rank:0"}, **options)
+
+
 def test_reference_is_in_double_precision():
     values = verbatim.reference(V3, TOKENS, "lm_head.output,*.q_rope", command=COMMAND)
     with verbatim.Model(V3) as model:

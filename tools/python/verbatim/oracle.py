@@ -16,11 +16,14 @@ class CommandError(Exception):
 
 
 def _arguments(options):
-    """arithmetic="bf16" becomes --arithmetic bf16; bits=True becomes --bits."""
+    """arithmetic="bf16" becomes --arithmetic bf16; bits=True becomes --bits. A list gives the option several times, and so does a
+    dictionary: gather={"*.o_proj.output": "sum"} becomes --gather '*.o_proj.output=sum'."""
     words = []
     for name, value in options.items():
-        if value is not None and value is not False:
-            words += ["--" + name.replace("_", "-")] + ([] if value is True else [str(value)])
+        values = [f"{key}={how}" for key, how in value.items()] if isinstance(value, dict) else value
+        for one in values if isinstance(values, (list, tuple)) else [values]:
+            if one is not None and one is not False:
+                words += ["--" + name.replace("_", "-")] + ([] if one is True else [str(one)])
     return words
 
 
@@ -36,14 +39,19 @@ def _run(command, *words, codes=(0,)):
     return done.stdout
 
 
+def _side(path):
+    return ",".join(map(os.fspath, path)) if isinstance(path, (list, tuple)) else path
+
+
 def diff(a, b, *, command=None, **options) -> dict:
     """Compares two dumps, or a dump with a model, and returns the object that `verbatim diff --json` prints. Its "verdict" is "identical",
-    "rounding", "tie-flip", "structural" or another of `verbatim diff --help`. Options have the names of the command's:
+    "rounding", "tie-flip", "structural" or another of `verbatim diff --help`. Options have the names of the command's; a list or a
+    dictionary gives an option several times, as in gather={"*.o_proj.output": "sum"}. A list of dumps is one dump of several ranks.
 
         verbatim.diff("theirs.safetensors", "golden/tiny/v3", tokens="5,6,7", names="vllm", arithmetic="bf16")
 
     CommandError: what the command refuses."""
-    return json.loads(_run(command, "diff", a, b, "--json", *_arguments(options), codes=(0, 3)))
+    return json.loads(_run(command, "diff", _side(a), _side(b), "--json", *_arguments(options), codes=(0, 3)))
 
 
 def assert_matches(dump, model, *, ok=("identical", "rounding"), command=None, **options) -> dict:
