@@ -270,7 +270,8 @@ typedef struct vb_trace {
     enum vb_trace_kind kind;
     int32_t sequence, depth;  /* the session's option `sequence`; the MTP depth, or -1 for the target */
     uint64_t round;           /* number of the round; 0 is the prompt, and every pass through the target ends a round */
-    size_t first, count;      /* meaning: see enum vb_trace_kind; for VB_TRACE_PASS, `count` is the number of rows */
+    size_t first, count;      /* meaning: see enum vb_trace_kind. For VB_TRACE_PASS, `count` is the number of rows. `first` is 0, or, if
+                                 sequences of a batch share the pass, the place of the first row among all rows of the pass */
     const vb_tap_row *row;    /* for VB_TRACE_PASS: [count]; valid only during the call */
     int32_t token;            /* for VB_TRACE_CHOOSE: the chosen token */
     int32_t draft;            /* for VB_TRACE_CHOOSE. If a module chose `token` as a draft: number of the draft, from 1. If the

@@ -99,7 +99,7 @@ static size_t pass_together(struct mtp_turn **turns, size_t count, struct worksp
             memcpy(s->next, leader->next + S * d, rows * d * sizeof *s->next);
         }
         s->head_row = turns[i]->n - 1;
-        trace_pass(s->options.tracer, k, s->rows, rows);
+        trace_part_of_pass(s->options.tracer, k, S, s->rows, rows);
         S += rows;
     }
     return n;

@@ -1,6 +1,8 @@
 /* engine/pass/trace.c -- converts the events of a round and passes them to the trace callback. */
 #include "engine/pass/trace.h"
 
+#include <assert.h>
+
 #include "engine/pass/forward.h"
 
 struct tracer *tracer_open(vb_trace_callback callback, void *context, int32_t sequence, size_t room, const vb_allocator *a)
@@ -37,14 +39,17 @@ static void tell(struct tracer *t, vb_trace event)
     t->callback(t->context, &event);
 }
 
-void trace_pass(struct tracer *t, int depth, const struct row *rows, size_t count)
+void trace_part_of_pass(struct tracer *t, int depth, size_t first, const struct row *rows, size_t count)
 {
     if (!t)
         return;
+    assert(count <= t->room);
     for (size_t i = 0; i < count; i++)
         t->told[i] = row_told(&rows[i]);
-    tell(t, (vb_trace){.kind = VB_TRACE_PASS, .depth = depth, .count = count, .row = t->told});
+    tell(t, (vb_trace){.kind = VB_TRACE_PASS, .depth = depth, .first = first, .count = count, .row = t->told});
 }
+
+void trace_pass(struct tracer *t, int depth, const struct row *rows, size_t count) { trace_part_of_pass(t, depth, 0, rows, count); }
 
 void trace_choose(struct tracer *t, int depth, size_t row, int32_t token, int draft)
 {

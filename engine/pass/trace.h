@@ -29,6 +29,9 @@ vb_tap_row row_told(const struct row *row);
 /* Each of these functions reports one event to the callback. If t is NULL, these functions do nothing. depth is the MTP
  * depth, or -1 for the target. */
 void trace_pass(struct tracer *t, int depth, const struct row *rows, size_t count);
+/* Reports the rows of one sequence in a pass that it shares with other sequences. `first` is the place of rows[0] among all
+ * rows of the pass. */
+void trace_part_of_pass(struct tracer *t, int depth, size_t first, const struct row *rows, size_t count);
 void trace_choose(struct tracer *t, int depth, size_t row, int32_t token, int draft);
 void trace_hidden(struct tracer *t, size_t first, size_t count);
 void trace_cut(struct tracer *t, int depth, size_t first, size_t count);

@@ -23,8 +23,8 @@ static int check_options(vb_batch *b, vb_error *err)
     if (o->prefill && strcmp(o->prefill, "contract") && !prefill_expands(o))
         return vb_fail(err, VB_BAD_ARGUMENT, "prefill is %s; a batch has contract and expanded alone: with others bits would depend on "
                        "which rows of a prompt are computed together", o->prefill);
-    if (o->tap || o->trace)
-        return vb_fail(err, VB_BAD_ARGUMENT, "a batch has no taps and traces");
+    if (o->tap)
+        return vb_fail(err, VB_BAD_ARGUMENT, "a batch has no taps");
     if (most < 1 || most > MOST_SEQUENCES)
         return vb_fail(err, VB_BAD_ARGUMENT, "%d sequences at once, wanted 1 to %d", most, MOST_SEQUENCES);
     if (b->options.keep_finished < 0 || b->options.keep_finished > MOST_KEPT)

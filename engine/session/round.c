@@ -189,7 +189,8 @@ int round_run(struct round *r, vb_error *err)
         int32_t chosen[VB_MAX_DRAFT + 1];
         size_t n = 0;
         int is_prompt = run->plan.is_prompt;
-        trace_pass(run->session->tracer, -1, r->rows + p->first_row, p->committed + (size_t)(p->drafts + p->padding));
+        trace_part_of_pass(run->session->tracer, -1, p->first_row, r->rows + p->first_row,
+                           p->committed + (size_t)(p->drafts + p->padding));
         if (chooses(run) && !code && decode_choose(run, w, chosen, &n, &run->error))
             run->finished = 1;
         double observing = session_finish(run->session, w, p, chosen, n);

@@ -215,9 +215,11 @@ static int open_parts(struct vb_session *s, const struct shared *shared, vb_erro
     s->cache.poison = s->options.poison_cut_rows;
     s->cache.sequence = s->options.sequence;
     if (!code && s->options.trace) {
-        s->tracer = tracer_open(s->options.trace, s->options.trace_context, s->options.sequence, most_rows(s), a);
+        /* in a batch, a module's pass may also have rows that two rounds have left */
+        size_t rows = most_rows(s) + 3 * (VB_MAX_DRAFT + 1);
+        s->tracer = tracer_open(s->options.trace, s->options.trace_context, s->options.sequence, rows, a);
         if (!s->tracer)
-            code = vb_fail(err, VB_NO_MEMORY, "no memory for a trace of %zu rows", most_rows(s));
+            code = vb_fail(err, VB_NO_MEMORY, "no memory for a trace of %zu rows", rows);
     }
     s->cache.tracer = s->tracer;
     if (!code)

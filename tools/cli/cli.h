@@ -39,7 +39,7 @@ enum option_group {
     TAKES_REFERENCE = 1 << 13,
     TAKES_NAMES = 1 << 14,
     TAKES_DIFF = 1 << 15,    /* the arguments A and B */
-    TAKES_HTML = 1 << 16,
+    TAKES_TRACE = 1 << 16,   /* the options of trace alone, and --prompts */
     TAKES_NO_MODEL = 1 << 17, /* the argument MODEL is optional */
     TAKES_AGAINST = 1 << 18,
     TAKES_BENCH = 1 << 19,

@@ -215,7 +215,7 @@ static int check_prompts(const struct cli *c)
     for (size_t i = 0; i < sizeof with / sizeof *with; i++)
         if (with[i])
             return cli_fail(c, EXIT_USAGE, "--prompts and %s do not go together", with[i]);
-    if (c->json && !c->out)
+    if (c->json && !c->out && c->command->takes & TAKES_PROMPTS)
         return cli_fail(c, EXIT_USAGE, "--json wants -o with --prompts: without it the answers, which are JSON, are on stdout");
     return c->out && !*c->out ? cli_fail(c, EXIT_USAGE, "-o is empty") : EXIT_DONE;
 }
@@ -249,7 +249,7 @@ static int check(struct cli *c)
         if (layout && strcmp(layout, "interleaved") && strcmp(layout, "halves"))
             return cli_fail(c, EXIT_USAGE, "--layout-%c is %s, wanted interleaved or halves", "ab"[side], layout);
     }
-    int many = c->command->takes & TAKES_PROMPTS ? check_prompts(c) : EXIT_DONE;
+    int many = c->command->takes & (TAKES_PROMPTS | TAKES_TRACE) ? check_prompts(c) : EXIT_DONE;
     if (many != EXIT_DONE)
         return many;
     int chat = cli_check_chat(c);

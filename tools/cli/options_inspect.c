@@ -24,7 +24,7 @@ const struct option options_to_inspect[] = {
     {"--against", NULL, "DUMP", COMPARE_OPTIONS, TAKES_AGAINST, TEXT_VALUE, AT(against), 0, 0,
      "Find the conventions that reproduce DUMP, which Verbatim or another engine has written. The exit code is 3 if no conventions "
      "reproduce DUMP."},
-    {"--against", NULL, "LOG", COMPARE_OPTIONS, TAKES_HTML, TEXT_VALUE, AT(against), 0, 0,
+    {"--against", NULL, "LOG", COMPARE_OPTIONS, TAKES_TRACE, TEXT_VALUE, AT(against), 0, 0,
      "Compare the passes with LOG, which another engine has written: a file of JSON lines, one object per pass. The keys are those of "
      "--json (round, pass, depth, module, accepted, context_length, input_ids, index, positions, slots, lm_head_indices), drafts (the "
      "drafts that the pass verifies) and tokens (those that it chooses). Missing keys are not compared. Slots may have other numbers, "

@@ -193,7 +193,7 @@ const struct option options_to_run[] = {
     {"--stats", NULL, NULL, OUTPUT_OPTIONS, TAKES_STATS, FLAG, AT(stats), 0, 0,
      "Print more statistics on stderr: acceptance at each draft depth, time to open the model, time to the first token, threads and "
      "memory."},
-    {"--html", NULL, "FILE", OUTPUT_OPTIONS, TAKES_HTML, TEXT_VALUE, AT(html), 0, 0,
+    {"--html", NULL, "FILE", OUTPUT_OPTIONS, TAKES_TRACE, TEXT_VALUE, AT(html), 0, 0,
      "Write a web page to FILE that shows the rounds one after another. The page needs no network."},
 
     /* ---- the machine ---- */
@@ -220,11 +220,11 @@ const struct option options_to_run[] = {
     {"--without-hidden", NULL, NULL, SESSION_OPTIONS, TAKES_SAVE, FLAG, AT(without_hidden), 0, 0,
      "Save the session without the hidden states that MTP modules need. The first draft after loading then uses zeros instead of a "
      "hidden state, in an extra cache row, as MindIE does. This option does not change the output."},
-    {"--force", NULL, NULL, OUTPUT_OPTIONS, TAKES_OUT | TAKES_SAVE | TAKES_HTML | TAKES_BENCH | TAKES_ROUTES | TAKES_DIFF, FLAG, AT(force), 0, 0,
+    {"--force", NULL, NULL, OUTPUT_OPTIONS, TAKES_OUT | TAKES_SAVE | TAKES_TRACE | TAKES_BENCH | TAKES_ROUTES | TAKES_DIFF, FLAG, AT(force), 0, 0,
      "Replace FILE if it exists."},
 
     /* ---- many prompts ---- */
-    {"--prompts", NULL, "FILE", MANY_OPTIONS, TAKES_PROMPTS, TEXT_VALUE, AT(prompts), 0, 0,
+    {"--prompts", NULL, "FILE", MANY_OPTIONS, TAKES_PROMPTS | TAKES_TRACE, TEXT_VALUE, AT(prompts), 0, 0,
      "Answer many prompts at the same time. Each line of FILE is a JSON object with one of the keys prompt, tokens and messages. (If "
      "FILE is -, stdin is read.) The object may also have id, max_tokens, seed, temperature, top_k, top_p, min_p, repetition_penalty, "
      "presence_penalty, frequency_penalty, stop, draft and draft_tokens, which replace the options of the command line. Each answer is "
@@ -232,9 +232,9 @@ const struct option options_to_run[] = {
     {"-o", NULL, "FILE", MANY_OPTIONS, TAKES_PROMPTS | TAKES_SCORE, TEXT_VALUE, AT(out), 0, 0,
      "With --prompts: append each answer to FILE when it is complete (default: stdout). Answers that are already in FILE are not "
      "computed again, so you can repeat the same command after Ctrl-C or a crash to continue."},
-    {"--max-sequences", NULL, "N", MANY_OPTIONS, TAKES_PROMPTS | TAKES_SERVE | TAKES_SCORE, INT_VALUE, AT(max_sequences), 1, 64,
+    {"--max-sequences", NULL, "N", MANY_OPTIONS, TAKES_PROMPTS | TAKES_SERVE | TAKES_SCORE | TAKES_TRACE, INT_VALUE, AT(max_sequences), 1, 64,
      "With --prompts: compute at most N prompts at the same time, 1 to 64 (default 8)."},
-    {"--cache-tokens", NULL, "N", MANY_OPTIONS, TAKES_PROMPTS | TAKES_SERVE | TAKES_SCORE, LONG_VALUE, AT(cache_tokens), 1, INT32_MAX,
+    {"--cache-tokens", NULL, "N", MANY_OPTIONS, TAKES_PROMPTS | TAKES_SERVE | TAKES_SCORE | TAKES_TRACE, LONG_VALUE, AT(cache_tokens), 1, INT32_MAX,
      "With --prompts: set the total size of the KV cache in tokens, shared by all sequences (default: --max-sequences times the longest "
      "prompt with its output). When the cache is full, the newest sequence is preempted and recomputed later."},
 

@@ -66,8 +66,7 @@ static vb_session_options session_options(const struct cli *c)
     return o;
 }
 
-/* A line's own method or number of drafts; else the command line's. */
-static vb_drafting drafting_of(const struct cli *c, const struct prompt *q)
+vb_drafting prompts_drafting(const struct cli *c, const struct prompt *q)
 {
     vb_drafting d = session_options(c).drafting;
     d.method = q->draft ? q->draft : d.method;
@@ -85,7 +84,7 @@ static int try_session(const struct cli *c, const struct prompt *q, int32_t cont
     o.context = context;
     if (q) {
         o.sampling = q->sampling;
-        o.drafting = drafting_of(c, q);
+        o.drafting = prompts_drafting(c, q);
     }
     if (!vb_draft_method_find(&method, o.drafting.method, NULL) && method.by_history && o.drafting.tokens >= 0 && (cli_is_rejection(c) || cli_is_relaxed(c)))
         return cli_fail(c, EXIT_USAGE, "--acceptance %s with %s: many prompts at once want a method whose drafts do not depend on the rounds before",
@@ -249,7 +248,7 @@ static int add_line(struct prompts *p, size_t line)
     p->running = r;
     int code = prompt_read(p->c, &p->file.line[line], &r->prompt);
     struct prompt *q = &r->prompt;
-    vb_drafting drafting = drafting_of(p->c, q);
+    vb_drafting drafting = prompts_drafting(p->c, q);
     vb_request asked = {.tokens = q->tokens, .count = q->count, .sampling = &q->sampling, .drafting = &drafting,
                         .options = {.max_tokens = q->max_tokens, .ignore_eos = p->c->ignore_eos, .fingerprint = 1, .callback = count_token,
                                     .context = r, .tokenizer = p->c->tokenizer, .stop = q->stop, .stop_count = q->num_stops},

@@ -85,6 +85,9 @@ int answers_close(const struct cli *c, struct answers *a);
  * lines of the file. */
 int prompts_context(const struct cli *c, size_t longest, int32_t *context);
 
+/* Returns the drafting options of a prompt: those of its line, or else those of the command line. */
+vb_drafting prompts_drafting(const struct cli *c, const struct prompt *q);
+
 /* Runs all prompts that have no answer yet. Returns an exit code. */
 int prompts_run(struct cli *c);
 

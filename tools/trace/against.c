@@ -6,18 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/trace/slots.h"
 #include "tools/trace/trace.h"
 
+/* The keys from KEY_INPUT on are lists. Those from KEY_SEQUENCES on are for batches alone, where `accepted` is a list as well. */
 enum log_key { KEY_ROUND, KEY_PASS, KEY_DEPTH, KEY_MODULE, KEY_ACCEPTED, KEY_CONTEXT, KEY_INPUT, KEY_INDEX, KEY_POSITIONS, KEY_SLOTS, KEY_HEAD,
-               KEY_DRAFTS, KEY_TOKENS, KEYS };
+               KEY_DRAFTS, KEY_TOKENS, KEY_SEQUENCES, KEY_QUERIES, KEY_CONTEXTS, KEY_NUM_DRAFTS, KEY_NUM_TOKENS, KEYS };
 static const char *const keys[KEYS] = {"round", "pass", "depth", "module", "accepted", "context_length", "input_ids", "index", "positions", "slots",
-                                       "lm_head_indices", "drafts", "tokens"};
+                                       "lm_head_indices", "drafts", "tokens", "sequences", "q_lens", "context_lengths", "num_drafts", "num_tokens"};
 
 struct log_search {
     struct cli *c;
     const json_t *passes;        /* ours */
     json_t *log;                 /* theirs: objects with one more key "line" */
-    json_t *theirs_of, *ours_of; /* slot of ours -> slot of theirs, and back */
+    struct slots slots;
     int seen[KEYS];
     size_t compared, place;      /* passes compared; the next of ours */
     json_t *difference;          /* {line, round, key, theirs, ours} */
@@ -33,6 +35,9 @@ static int is_list(const json_t *value)
     return json_is_array(value);
 }
 
+/* Whether the key is a list in this log. */
+static int wants_list(const struct log_search *s, int key) { return key >= KEY_INPUT || (key == KEY_ACCEPTED && s->c->prompts); }
+
 /* Adds a pass to the log. */
 static int add_line(struct log_search *s, json_t *line, size_t number)
 {
@@ -40,12 +45,12 @@ static int add_line(struct log_search *s, json_t *line, size_t number)
         return cli_fail(s->c, EXIT_OTHER, "%s: line %zu is no JSON object", s->c->against, number);
     if (json_object_get(line, "event")) /* the first and the last line of `trace --json` */
         return EXIT_DONE;
-    for (int k = 0; k < KEYS; k++) {
+    for (int k = 0; k < (s->c->prompts ? KEYS : KEY_SEQUENCES); k++) {
         const json_t *value = json_object_get(line, keys[k]);
-        int fits = !value || json_is_null(value) || (k >= KEY_INPUT ? is_list(value) : k == KEY_PASS ? json_is_string(value) : json_is_integer(value));
+        int fits = !value || json_is_null(value) || (wants_list(s, k) ? is_list(value) : k == KEY_PASS ? json_is_string(value) : json_is_integer(value));
         if (!fits)
             return cli_fail(s->c, EXIT_OTHER, "%s: line %zu: %s must be %s", s->c->against, number, keys[k],
-                            k >= KEY_INPUT ? "a list of integers" : k == KEY_PASS ? "\"target\" or \"module\"" : "an integer");
+                            wants_list(s, k) ? "a list of integers" : k == KEY_PASS ? "\"target\" or \"module\"" : "an integer");
         s->seen[k] |= value && !json_is_null(value);
     }
     json_object_set_new(line, "line", json_integer((json_int_t)number));
@@ -101,51 +106,38 @@ static json_t *tokens_of(const json_t *pass, int drafts)
 /* The value of one of our passes. Returns a new reference. */
 static json_t *ours_at(const json_t *pass, enum log_key key)
 {
-    if (key == KEY_DRAFTS || key == KEY_TOKENS)
-        return tokens_of(pass, key == KEY_DRAFTS);
     json_t *value = json_object_get(pass, keys[key]);
+    if (!value && (key == KEY_DRAFTS || key == KEY_TOKENS))
+        return tokens_of(pass, key == KEY_DRAFTS);
     return value ? json_incref(value) : json_null();
 }
 
-/* Notes that slot `from` stands for slot `to`. Returns 0 if it stands for another one. */
-static int same_slot(json_t *map, long long from, long long to)
+/* The target's pass of the same round and rank, or NULL. */
+static const json_t *target_of(const struct log_search *s, const json_t *pass)
 {
-    char key[32];
-    snprintf(key, sizeof key, "%lld", from);
-    const json_t *known = json_object_get(map, key);
-    if (!known)
-        json_object_set_new(map, key, json_integer(to));
-    return !known || json_integer_value(known) == to;
-}
-
-/* Slots are numbers of rows in a cache, and engines place the same rows in different slots: each slot of theirs must always stand for
- * the same slot of ours. Slots of modules are those of another cache. */
-static int same_slots(struct log_search *s, const json_t *theirs, const json_t *ours, const json_t *depth)
-{
-    long long cache = json_is_integer(depth) ? json_integer_value(depth) + 1 : 0;
-    int same = json_array_size(theirs) == json_array_size(ours);
-    for (size_t i = 0; same && i < json_array_size(ours); i++) {
-        long long a = json_integer_value(json_array_get(theirs, i)), b = json_integer_value(json_array_get(ours, i));
-        if (a < 0) /* padding */
-            continue;
-        same = same_slot(s->ours_of, a * (VB_MAX_DRAFT + 1) + cache, b) && same_slot(s->theirs_of, b * (VB_MAX_DRAFT + 1) + cache, a);
-    }
-    return same;
+    const json_t *other;
+    size_t i;
+    json_array_foreach(s->passes, i, other)
+        if (json_is_null(json_object_get(other, "depth")) && json_equal(json_object_get(other, "round"), json_object_get(pass, "round")))
+            return other;
+    return NULL;
 }
 
 static void compare_pass(struct log_search *s, const json_t *theirs, const json_t *pass)
 {
+    slots_begin(&s->slots, pass, target_of(s, pass));
     for (int k = 0; k < KEYS && !s->difference; k++) {
         json_t *value = json_object_get(theirs, keys[k]), *ours;
         if (!value || json_is_null(value))
             continue;
         ours = ours_at(pass, (enum log_key)k);
-        int same = k == KEY_SLOTS ? same_slots(s, value, ours, json_object_get(pass, "depth")) : json_equal(value, ours);
+        int same = k == KEY_SLOTS ? slots_agree(&s->slots, pass, value) : json_equal(value, ours);
         if (!same)
             s->difference = json_pack("{s:O,s:O,s:O,s:s,s:O,s:O}", "line", json_object_get(theirs, "line"), "round", json_object_get(pass, "round"),
                                       "pass", json_object_get(pass, "pass"), "key", keys[k], "theirs", value, "ours", ours);
         json_decref(ours);
     }
+    slots_end(&s->slots, pass);
     s->compared++;
 }
 
@@ -212,13 +204,14 @@ static void tell(const struct log_search *s)
     printf(" in line %lld of %s, and ", (long long)json_integer_value(json_object_get(d, "line")), s->c->against);
     put_value(json_object_get(d, "ours"));
     printf(" here%s\n\nThis round here:\n",
-           strcmp(json_string_value(json_object_get(d, "key")), "slots") ? "" : " (a slot of the log must always stand for the same slot here)");
+           strcmp(json_string_value(json_object_get(d, "key")), "slots") ? "" : s->c->prompts ? " (a slot of the log holds another row of a sequence)" : " (a slot of the log must always stand for the same slot here)");
     put_round(s);
 }
 
 int trace_against(struct cli *c, const json_t *passes)
 {
-    struct log_search s = {.c = c, .passes = passes, .log = json_array(), .theirs_of = json_object(), .ours_of = json_object()};
+    struct log_search s = {.c = c, .passes = passes, .log = json_array()};
+    slots_open(&s.slots);
     int code = read_log(&s);
     if (code == EXIT_DONE) {
         compare_all(&s);
@@ -234,8 +227,7 @@ int trace_against(struct cli *c, const json_t *passes)
         code = s.difference ? EXIT_DIFFERENCE : EXIT_DONE;
     }
     json_decref(s.log);
-    json_decref(s.theirs_of);
-    json_decref(s.ours_of);
+    slots_close(&s.slots);
     json_decref(s.difference);
     return code;
 }

@@ -1,14 +1,25 @@
-/* tools/trace/table.c -- prints a trace as a table with aligned columns. */
+/* tools/trace/table.c -- prints a trace as a table with aligned columns. A pass of a batch has one line for each sequence, and
+ * then a line with the lists that other engines log. */
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/trace/batch.h"
 #include "tools/trace/trace.h"
 
-enum column { ROUND, PASS, INPUT, SLOTS, POSITIONS, CONTEXT, HEAD, HIDDEN, RESULT, COLUMNS };
-static const char *const titles[COLUMNS] = {"round", "pass", "input ids", "slots", "positions", "context", "head", "hidden rows", "result"};
+enum column { ROUND, PASS, SEQUENCE, STAGE, INPUT, SLOTS, POSITIONS, CONTEXT, HEAD, HIDDEN, RESULT, COLUMNS };
+static const char *const titles[COLUMNS] = {"round", "pass", "seq", "stage", "input ids", "slots", "positions", "context", "head", "hidden rows", "result"};
 
 struct line {
     char *cell[COLUMNS];
+    char *note; /* printed below the line; NULL: nothing is printed */
+};
+
+struct table {
+    struct line *lines;
+    size_t count, room;
+    size_t width[COLUMNS];
+    int hidden[COLUMNS]; /* columns that only traces of batches have */
 };
 
 static char *joined(const json_t *array, int show_padding_of, const json_t *draft)
@@ -138,10 +149,12 @@ static char *text_of(const char *format, const char *name, long long number)
 
 static struct line line_of(const json_t *pass)
 {
-    const json_t *depth = json_object_get(pass, "depth"), *draft = json_object_get(pass, "draft");
-    struct line l;
+    const json_t *depth = json_object_get(pass, "depth"), *draft = json_object_get(pass, "draft"), *stage = json_object_get(pass, "stage");
+    struct line l = {.note = NULL};
     l.cell[ROUND] = text_of("%s%lld", "", (long long)json_integer_value(json_object_get(pass, "round")));
     l.cell[PASS] = json_is_null(depth) ? text_of("%s", "target", 0) : text_of("%s %lld", "module", (long long)json_integer_value(depth));
+    l.cell[SEQUENCE] = text_of("%s%lld", "", (long long)json_integer_value(json_object_get(pass, "sequence")));
+    l.cell[STAGE] = text_of("%s", stage ? json_string_value(stage) : "", 0);
     l.cell[INPUT] = joined(json_object_get(pass, "input_ids"), 1, draft);
     l.cell[SLOTS] = joined(json_object_get(pass, "slots"), 0, NULL);
     l.cell[POSITIONS] = joined(json_object_get(pass, "positions"), 0, NULL);
@@ -169,30 +182,108 @@ static void shorten(char *text)
     }
 }
 
+/* ---- batches ---- */
+
+/* Prints a list, for example "; q_lens 3 1". Prints nothing if the pass has no such list or if it is empty. */
+static void add_list(FILE *to, const json_t *pass, const char *key, const char **separator)
+{
+    const json_t *list = json_object_get(pass, key);
+    if (!json_array_size(list))
+        return;
+    char *text = joined(list, 0, NULL);
+    fprintf(to, "%s%s %s", *separator, key, text);
+    *separator = "; ";
+    free(text);
+}
+
+static char *note(const json_t *pass)
+{
+    static const char *const keys[] = {"q_lens", "lm_head_indices", "drafts", "accepted"};
+    char *text = NULL;
+    size_t size;
+    const char *separator = "  ";
+    FILE *to = open_memstream(&text, &size);
+    cli_must(to);
+    size_t count = sizeof keys / sizeof *keys - !json_array_size(json_object_get(pass, "drafts")); /* without drafts, none is accepted */
+    for (size_t i = 0; i < count; i++)
+        add_list(to, pass, keys[i], &separator);
+    for (int e = 0; e < BATCH_EVENTS; e++)
+        add_list(to, pass, batch_event_names[e], &separator);
+    return cli_must(fclose(to) ? NULL : text);
+}
+
+/* ---- the table ---- */
+
+static void empty_cell(struct line *l, enum column k)
+{
+    free(l->cell[k]);
+    l->cell[k] = text_of("%s", "", 0);
+}
+
+static struct line *add_line(struct table *t, const json_t *pass)
+{
+    if (t->count == t->room) {
+        t->room = 2 * t->room + 16;
+        t->lines = cli_must(realloc(t->lines, t->room * sizeof *t->lines));
+    }
+    t->lines[t->count] = line_of(pass);
+    return &t->lines[t->count++];
+}
+
+/* One line for each part. Only the first one says which pass it is. */
+static void add_batch(struct table *t, const json_t *pass)
+{
+    const json_t *parts = json_object_get(pass, "parts");
+    t->hidden[SEQUENCE] = t->hidden[STAGE] = 0;
+    for (size_t i = 0; i < json_array_size(parts); i++) {
+        struct line *l = add_line(t, json_array_get(parts, i));
+        empty_cell(l, ROUND);
+        if (!i)
+            free(l->cell[ROUND]), l->cell[ROUND] = text_of("%s%lld", "", (long long)json_integer_value(json_object_get(pass, "round")));
+        else
+            empty_cell(l, PASS);
+        if (i + 1 == json_array_size(parts) && json_is_null(json_object_get(pass, "depth")))
+            l->note = note(pass);
+    }
+}
+
+static void measure(struct table *t)
+{
+    for (int k = 0; k < COLUMNS; k++)
+        t->width[k] = strlen(titles[k]);
+    for (size_t i = 0; i < t->count; i++)
+        for (int k = 0; k < COLUMNS; k++) {
+            char *cell = t->lines[i].cell[k];
+            if (k != RESULT)
+                shorten(cell);
+            t->width[k] = strlen(cell) > t->width[k] ? strlen(cell) : t->width[k];
+        }
+}
+
+static void put_cells(FILE *to, const struct table *t, char *const *cells)
+{
+    for (int k = 0; k < RESULT; k++)
+        if (!t->hidden[k])
+            fprintf(to, "%-*s  ", (int)t->width[k], cells[k]);
+    fprintf(to, "%s\n", cells[RESULT]);
+}
+
 void trace_table(FILE *to, const json_t *passes)
 {
-    size_t count = json_array_size(passes), width[COLUMNS];
-    struct line *lines = calloc(count + 1, sizeof *lines);
-    cli_must(lines);
-    for (int k = 0; k < COLUMNS; k++)
-        width[k] = strlen(titles[k]);
-    for (size_t i = 0; i < count; i++) {
-        lines[i] = line_of(json_array_get(passes, i));
-        for (int k = 0; k < COLUMNS; k++) {
-            if (k != RESULT)
-                shorten(lines[i].cell[k]);
-            width[k] = strlen(lines[i].cell[k]) > width[k] ? strlen(lines[i].cell[k]) : width[k];
-        }
+    struct table t = {.hidden = {[SEQUENCE] = 1, [STAGE] = 1}};
+    const json_t *pass;
+    size_t i;
+    json_array_foreach(passes, i, pass)
+        json_object_get(pass, "parts") ? add_batch(&t, pass) : (void)add_line(&t, pass);
+    measure(&t);
+    put_cells(to, &t, (char *const *)(uintptr_t)titles);
+    for (i = 0; i < t.count; i++) {
+        put_cells(to, &t, t.lines[i].cell);
+        if (t.lines[i].note)
+            fprintf(to, "%s\n", t.lines[i].note);
+        free(t.lines[i].note);
+        for (int k = 0; k < COLUMNS; k++)
+            free(t.lines[i].cell[k]);
     }
-    for (int k = 0; k < COLUMNS; k++)
-        k == RESULT ? fprintf(to, "%s\n", titles[k]) : fprintf(to, "%-*s  ", (int)width[k], titles[k]);
-    for (size_t i = 0; i < count; i++)
-        for (int k = 0; k < COLUMNS; k++) {
-            if (k == RESULT)
-                fprintf(to, "%s\n", lines[i].cell[k]);
-            else
-                fprintf(to, "%-*s  ", (int)width[k], lines[i].cell[k]);
-            free(lines[i].cell[k]);
-        }
-    free(lines);
+    free(t.lines);
 }

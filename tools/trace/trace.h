@@ -5,8 +5,10 @@
 
 #include "tools/cli/cli.h"
 
-/* The text of a token as a JSON string; JSON null if there is no tokenizer. */
-json_t *trace_piece(const struct cli *c, int32_t token);
+/* Checks --html and opens the model. Without --draft, a model with MTP modules drafts with mtp-eagle. Reports errors. */
+int trace_open(struct cli *c);
+/* Prints the trace as the options want it. begin, end: the first and the last JSON line. Returns an exit code. */
+int trace_show(struct cli *c, const json_t *begin, const json_t *passes, const json_t *end);
 
 /* Prints the table, with aligned columns. */
 void trace_table(FILE *to, const json_t *passes);

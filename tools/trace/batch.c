@@ -1,0 +1,259 @@
+/* tools/trace/batch.c -- `verbatim trace --prompts`: computes the prompts of a file in one batch, and records its passes. */
+#include "tools/trace/batch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/prompts/prompts.h"
+#include "tools/trace/trace.h"
+
+struct trace_sequence {
+    struct record record;
+    struct prompt prompt;
+    size_t line;      /* its line in the file, from 0 */
+    size_t chosen;    /* number of tokens chosen so far */
+    int runs;         /* its rows are in the cache */
+    int lost;         /* its rows were removed in this round */
+    int finished;     /* it ended in this round */
+    json_t *end;      /* its object in the last line of the trace */
+};
+
+struct trace_batch {
+    struct cli *c;
+    struct prompt_file file;
+    struct trace_sequence *sequences;
+    size_t count;
+    vb_batch *batch;
+    json_t *passes, *newest[VB_MAX_DRAFT + 1]; /* newest: as in struct record */
+    json_t *target;   /* the target's pass of this round; NULL: none yet */
+    size_t round;
+    char where[300];
+    int failed;       /* a sequence ended with an error */
+};
+
+/* ---- events ---- */
+
+/* A part decodes if its first row is that of the newest token. Otherwise it computes a prompt, or rows that were removed. */
+static int decodes(const struct trace_sequence *s, const json_t *part)
+{
+    return s->chosen && json_integer_value(json_array_get(json_object_get(part, "index"), 0)) == (json_int_t)(s->prompt.count + s->chosen - 1);
+}
+
+static json_t *begin_pass(struct trace_batch *b, const vb_trace *t, const json_t *part)
+{
+    json_t *pass = json_pack("{s:I,s:O,s:O}", "round", (json_int_t)b->round, "pass", json_object_get(part, "pass"), "depth",
+                             json_object_get(part, "depth"));
+    if (json_object_get(part, "module"))
+        json_object_set(pass, "module", json_object_get(part, "module"));
+    json_object_set_new(pass, "parts", json_array());
+    json_array_append_new(b->passes, cli_must(pass));
+    b->newest[t->depth + 1] = pass;
+    if (t->depth < 0)
+        b->target = pass;
+    return pass;
+}
+
+static void record(void *context, const vb_trace *t)
+{
+    struct trace_batch *b = context;
+    struct trace_sequence *s = &b->sequences[t->sequence];
+    json_t *part = record_event(&s->record, t);
+    s->chosen += t->kind == VB_TRACE_CHOOSE && t->depth < 0;
+    s->lost |= t->kind == VB_TRACE_CUT && t->depth < 0 && !t->first;
+    if (!part)
+        return;
+    json_object_set_new(part, "sequence", json_integer(t->sequence));
+    if (t->depth < 0)
+        json_object_set_new(part, "stage", json_string(decodes(s, part) ? "decode" : "prefill"));
+    json_t *pass = t->first ? b->newest[t->depth + 1] : begin_pass(b, t, part);
+    json_array_append_new(json_object_get(pass, "parts"), part);
+}
+
+static json_t *ending(const struct trace_batch *b, const vb_request_end *end)
+{
+    char fingerprint[17];
+    if (end->code)
+        return json_pack("{s:I,s:s}", "sequence", (json_int_t)end->id, "error", end->error->message);
+    json_t *pieces, *tokens = trace_ids(b->c, end->tokens + end->prompt, end->count - end->prompt, &pieces);
+    snprintf(fingerprint, sizeof fingerprint, "%016llx", (unsigned long long)end->result->fingerprint);
+    return json_pack("{s:I,s:o,s:o,s:s,s:s,s:I,s:I,s:o}", "sequence", (json_int_t)end->id, "tokens", tokens, "pieces", pieces, "finish_reason",
+                     end->result->finish == VB_FINISH_STOP ? "stop" : "length", "fingerprint", fingerprint, "cached_tokens",
+                     (json_int_t)end->result->cached_tokens, "preemptions", (json_int_t)end->result->preemptions, "stats",
+                     cli_stats(end->result, cli_used_tokens(b->c, end->result)));
+}
+
+static void done(void *context, const vb_request_end *end)
+{
+    struct trace_batch *b = context;
+    struct trace_sequence *s = &b->sequences[end->id];
+    s->end = cli_must(ending(b, end));
+    s->finished = 1;
+    b->failed |= end->code != 0;
+}
+
+/* Lists what happened to the sequences in this round, in the target's pass. */
+static void list_events(struct trace_batch *b)
+{
+    json_t *lists[BATCH_EVENTS];
+    for (int e = 0; e < BATCH_EVENTS; e++)
+        json_object_set_new(b->target, batch_event_names[e], lists[e] = json_array());
+    for (size_t i = 0; i < b->count; i++) {
+        struct trace_sequence *s = &b->sequences[i];
+        int computed = 0;
+        const json_t *part;
+        size_t p;
+        json_array_foreach(json_object_get(b->target, "parts"), p, part)
+            computed |= json_integer_value(json_object_get(part, "sequence")) == (json_int_t)i;
+        int happened[BATCH_EVENTS] = {computed && !s->runs, s->lost && !s->finished && !computed, s->finished && (computed || s->runs)};
+        for (int e = 0; e < BATCH_EVENTS; e++)
+            if (happened[e])
+                json_array_append_new(lists[e], json_integer((json_int_t)i));
+        s->runs = (s->runs || computed) && !s->lost && !s->finished;
+        s->lost = s->finished = 0;
+    }
+}
+
+/* ---- the run ---- */
+
+static int read_lines(struct trace_batch *b)
+{
+    int code = EXIT_DONE;
+    b->sequences = calloc(b->file.num_prompts + 1, sizeof *b->sequences);
+    cli_must(b->sequences);
+    for (size_t i = 0; i < b->file.num_lines && code == EXIT_DONE; i++) {
+        struct trace_sequence *s = &b->sequences[b->count];
+        if (!b->file.line[i].size)
+            continue;
+        snprintf(b->where, sizeof b->where, "%.200s: line %zu", b->file.name, i + 1);
+        b->c->where = b->where;
+        code = prompt_read(b->c, &b->file.line[i], &s->prompt);
+        s->record.c = b->c;
+        s->line = i;
+        b->count += code == EXIT_DONE;
+    }
+    b->c->where = NULL;
+    return code;
+}
+
+static int open_batch(struct trace_batch *b)
+{
+    struct cli *c = b->c;
+    size_t longest = 0, most = (size_t)(c->context > 0 ? c->context : vb_max_positions(c->model));
+    vb_batch_options o = {.max_sequences = c->max_sequences ? c->max_sequences : 8, .cache_tokens = c->cache_tokens};
+    vb_error err;
+    for (size_t i = 0; i < b->count; i++) {
+        size_t tokens = b->sequences[i].prompt.count + b->sequences[i].prompt.max_tokens;
+        longest = tokens > longest ? tokens : longest;
+    }
+    int code = cli_session_options(c, 0, 0, &o.session);
+    if (code == EXIT_DONE)
+        code = prompts_context(c, longest < most ? longest : most, &o.session.context);
+    o.max_sequences = b->count < (size_t)o.max_sequences ? (int32_t)b->count : o.max_sequences;
+    o.session.trace = record;
+    o.session.trace_context = b;
+    if (code == EXIT_DONE && vb_batch_open(&b->batch, c->model, &o, &err))
+        code = cli_error(c, &err);
+    return code;
+}
+
+static int add_requests(struct trace_batch *b)
+{
+    vb_error err;
+    for (size_t i = 0; i < b->count; i++) {
+        struct trace_sequence *s = &b->sequences[i];
+        const struct prompt *q = &s->prompt;
+        vb_drafting drafting = prompts_drafting(b->c, q);
+        vb_request asked = {.tokens = q->tokens, .count = q->count, .sampling = &q->sampling, .drafting = &drafting,
+                            .options = {.max_tokens = q->max_tokens, .ignore_eos = b->c->ignore_eos, .fingerprint = 1,
+                                        .tokenizer = b->c->tokenizer, .stop = q->stop, .stop_count = q->num_stops},
+                            .done = done, .context = b};
+        snprintf(b->where, sizeof b->where, "%.200s: line %zu", b->file.name, s->line + 1);
+        b->c->where = b->where;
+        if (vb_batch_add(b->batch, &asked, NULL, &err))
+            return cli_error(b->c, &err);
+    }
+    b->c->where = NULL;
+    return EXIT_DONE;
+}
+
+static int loop(struct trace_batch *b)
+{
+    vb_error err;
+    for (size_t left = 1; left; b->round++) {
+        size_t before = json_array_size(b->passes);
+        b->target = NULL;
+        if (vb_batch_step(b->batch, &left, &err))
+            return cli_error(b->c, &err);
+        if (b->target)
+            list_events(b);
+        for (size_t i = before; i < json_array_size(b->passes); i++)
+            batch_pass_finish(json_array_get(b->passes, i));
+    }
+    return EXIT_DONE;
+}
+
+/* ---- the first and the last line ---- */
+
+static json_t *heading(const struct trace_batch *b, const vb_batch_state *state)
+{
+    json_t *sequences = json_array();
+    for (size_t i = 0; i < b->count; i++) {
+        const struct prompt *q = &b->sequences[i].prompt;
+        json_t *pieces, *tokens = trace_ids(b->c, q->tokens, q->count, &pieces);
+        json_array_append_new(sequences, json_pack("{s:I,s:O?,s:o,s:o}", "sequence", (json_int_t)i, "id", q->id, "prompt", tokens,
+                                                   "prompt_pieces", pieces));
+    }
+    return json_pack("{s:s,s:s,s:i,s:s,s:b,s:I,s:o}", "event", "begin", "draft", cli_draft_name(b->c), "draft_tokens",
+                     cli_draft_tokens(b->c), "conventions", b->c->conventions, "padded", b->c->session.padded, "cache_tokens",
+                     (json_int_t)state->cache_tokens, "sequences", sequences);
+}
+
+static json_t *summary(const struct trace_batch *b, const vb_batch_state *state)
+{
+    json_t *sequences = json_array();
+    for (size_t i = 0; i < b->count; i++)
+        json_array_append(sequences, b->sequences[i].end);
+    return json_pack("{s:s,s:o,s:I,s:I,s:I,s:I}", "event", "end", "sequences", sequences, "passes", (json_int_t)state->passes, "preemptions",
+                     (json_int_t)state->preemptions, "shared_tokens", (json_int_t)state->shared_tokens, "most_cache_tokens_used",
+                     (json_int_t)state->most_cache_tokens_used);
+}
+
+static int show(struct trace_batch *b)
+{
+    vb_batch_state state;
+    vb_batch_look(b->batch, &state);
+    json_t *begin = cli_must(heading(b, &state)), *end = cli_must(summary(b, &state));
+    int code = trace_show(b->c, begin, b->passes, end);
+    json_decref(begin);
+    json_decref(end);
+    return code;
+}
+
+int trace_batch(struct cli *c)
+{
+    struct trace_batch b = {.c = c, .passes = json_array()};
+    c->n = c->n < 0 ? 16 : c->n;
+    int code = prompt_file_read(c, &b.file, c->prompts);
+    if (code == EXIT_DONE)
+        code = trace_open(c);
+    if (code == EXIT_DONE)
+        code = read_lines(&b);
+    if (code == EXIT_DONE)
+        code = open_batch(&b);
+    if (code == EXIT_DONE)
+        code = add_requests(&b);
+    if (code == EXIT_DONE)
+        code = loop(&b);
+    if (code == EXIT_DONE)
+        code = show(&b);
+    vb_batch_close(b.batch);
+    for (size_t i = 0; i < b.count; i++) {
+        record_close(&b.sequences[i].record);
+        prompt_close(&b.sequences[i].prompt);
+        json_decref(b.sequences[i].end);
+    }
+    free(b.sequences);
+    prompt_file_close(&b.file);
+    json_decref(b.passes);
+    return code == EXIT_DONE && b.failed ? EXIT_OTHER : code;
+}
