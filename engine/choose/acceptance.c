@@ -88,6 +88,14 @@ void acceptance_close(struct acceptance *s, const vb_allocator *a)
 void acceptance_round(struct acceptance *s) { s->drawn = 0; }
 int acceptance_draws(const struct acceptance *s) { return s->q != NULL; }
 
+void acceptance_drew(struct acceptance *s, const double *weights, double Q, int number)
+{
+    size_t k = (size_t)number - 1;
+    memcpy(s->q + k * s->V, weights, s->V * sizeof *weights);
+    s->Q[k] = Q;
+    s->drawn |= 1u << k;
+}
+
 int32_t acceptance_draw(struct acceptance *s, const float *logits, const int32_t *tokens, size_t count, int number)
 {
     size_t k = (size_t)number - 1;
@@ -99,9 +107,7 @@ int32_t acceptance_draw(struct acceptance *s, const float *logits, const int32_t
         sampler_forget_output(s->sampler, tokens[count + i]);
     if (Q == 0.0) /* no token is allowed; the draft counts as not drawn at random */
         return argmax(logits, s->V);
-    memcpy(s->q + k * s->V, weights, s->V * sizeof *weights);
-    s->Q[k] = Q;
-    s->drawn |= 1u << k;
+    acceptance_drew(s, weights, Q, number);
     return weighted_choice(weights, s->V, Q, random_at(s->seed, count + k, RANDOM_DRAFT));
 }
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes golden/operators/: for each operator that `verbatim replay` lists, the inputs and the result, in double precision.
+"""Makes golden/operators/: for each operator that `verbatim replay` lists, the inputs and the result, in double precision. The tokens
+of sampling and acceptance are those that the engine chooses.
 
     golden/scripts/make_operators.py [build/verbatim]
 
@@ -7,6 +8,7 @@ The inputs are values of the reference on three tokens; the result is what `repl
 pair of files which checkpoint, operator and layer they belong to."""
 import json
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
@@ -66,6 +68,47 @@ def inputs_of(operator, dump, layer, layers):
     return found
 
 
+SAMPLING = ["--temperature", "0.8", "--top-k", "20", "--top-p", "0.9", "--min-p", "0.01", "--seed", "3"]
+PENALTIES = ["--temperature", "1.5", "--repetition-penalty", "1.2", "--presence-penalty", "0.5", "--frequency-penalty", "0.25",
+             "--logit-bias", "7:2,9:-inf"]
+
+
+def integers(*n):
+    return "I32", [len(n)], struct.pack("<%di" % len(n), *n)
+
+
+def choices():
+    """Inputs and options of sampling and acceptance, by file."""
+    model, given = ROOT / "golden" / "tiny" / "v3", {}
+    with tempfile.TemporaryDirectory() as work:
+        logits, out = pathlib.Path(work) / "d.safetensors", pathlib.Path(work) / "q.safetensors"
+        run("dump", model, "--tokens", "5,17,99,3,8,40", "--taps", "lm_head.output", "-o", logits)
+        rows = {"lm_head.output": read(logits)["lm_head.output"]}
+        run("replay", model, "sampling", "--input", logits, "-o", out, "--temperature", "2")
+        _, (_, vocab), raw = read(out)["sampling.probabilities"]
+    likely = [raw[i * vocab * 8 : (i + 1) * vocab * 8] for i in (0, 1, 3, 4)]  # a round has two drafts and three rows of logits
+
+    def drafts(ranks):
+        ranked = [sorted(range(vocab), key=lambda t, p=struct.unpack("<%dd" % vocab, row): -p[t]) for row in likely]
+        return {**rows, "draft": integers(*(order[rank] for order, rank in zip(ranked, ranks))), "index": integers(3, 9), "seed": integers(1, 2)}
+
+    given["sampling"] = rows, SAMPLING
+    given["sampling-penalties"] = {**rows, "tokens": integers(5, 17, 99, 3, 8, 40), "prompt": integers(2)}, PENALTIES
+    given["acceptance"] = drafts((0, 0, 0, 1)), []
+    given["acceptance-rejection"] = ({**drafts((2, 0, 1, 60)), "draft.probabilities": ("F64", [4, vocab], b"".join(likely))},
+                                     ["--acceptance", "rejection", "--temperature", "1.5", "--top-k", "50"])
+    return given
+
+
+def make_choices(index):
+    for file, (given, options) in choices().items():
+        write(OUT / (file + ".in.safetensors"), given)
+        operator = file.split("-")[0]
+        run("replay", "golden/tiny/v3", operator, *options, "--input", OUT / (file + ".in.safetensors"), "-o", OUT / (file + ".out.safetensors"))
+        for result in read(OUT / (file + ".out.safetensors")):
+            index.append({"file": file, "checkpoint": "v3", "operator": operator, "layer": -1, "result": result, "options": options})
+
+
 def main():
     OUT.mkdir(exist_ok=True)
     for old in OUT.iterdir():
@@ -78,6 +121,8 @@ def main():
             run("dump", model, "--tokens", TOKENS, "--reference", "-o", pathlib.Path(work) / "d.safetensors")
             dump = read(pathlib.Path(work) / "d.safetensors")
         for o in operators:
+            if o["operator"] in ("sampling", "acceptance"):
+                continue
             layer = {"model": -1, "layer": 0 if o["operator"] == "mlp" else 1, "mtp": layers}[o["in"]]
             result = name_of(o["output"], layer, layers)
             if o["operator"] == "expert":
@@ -94,8 +139,9 @@ def main():
                 OUT / (file + ".out.safetensors"))
             done.add(file)
             index.append({"file": file, "checkpoint": checkpoint, "operator": short, "layer": layer, "result": result})
+    make_choices(index)
     (OUT / "index.json").write_text(json.dumps({"operators": index}, indent=1) + "\n")
-    print("%d operators" % len(index))
+    print("%d results" % len(index))
 
 
 if __name__ == "__main__":

@@ -13,14 +13,31 @@
 
 static char out[112];
 
-static void replay(const char *model, const char *operator, int layer, const char *input, const char *more)
+/* more: NULL, or a JSON array of options. */
+static void replay(const char *model, const char *operator, int layer, const char *input, const json_t *more)
 {
     char number[16];
+    size_t count = 0, i;
+    const char *arguments[MOST_ARGUMENTS] = {verbatim, "replay", model, operator, "--input", input, "-o", out, "--force", NULL};
+    const json_t *option;
+    while (arguments[count])
+        count++;
     snprintf(out, sizeof out, "%s/out.safetensors", dir);
     snprintf(number, sizeof number, "--layer=%d", layer);
-    struct said s = RUN("replay", model, operator, "--reference", "--input", input, "-o", out, "--force", more, layer >= 0 ? number : more);
+    if (layer >= 0)
+        arguments[count++] = number;
+    json_array_foreach((json_t *)(uintptr_t)more, i, option)
+        arguments[count++] = json_string_value(option);
+    struct said s = run_to(PIPE, arguments);
     expect_code(&s, 0);
     forget(&s);
+}
+
+static void replay_reference(const char *model, const char *operator, int layer, const char *input)
+{
+    json_t *more = json_pack("[s]", "--reference");
+    replay(model, operator, layer, input, more);
+    json_decref(more);
 }
 
 /* The numbers of two files must agree to 1e-12 of the largest number: another libm may round exp and pow otherwise. */
@@ -54,11 +71,15 @@ TEST(the_golden_operators_are_what_replay_computes)
         snprintf(in, sizeof in, "golden/operators/%.40s.in.safetensors", string(one, "file"));
         snprintf(wanted, sizeof wanted, "golden/operators/%.40s.out.safetensors", string(one, "file"));
         snprintf(model, sizeof model, TINY "%.20s", string(one, "checkpoint"));
-        replay(model, string(one, "operator"), (int)integer(one, "layer"), in, "--threads=1");
+        const json_t *options = json_object_get(one, "options"); /* of sampling and acceptance, which the reference does not have */
+        if (options)
+            replay(model, string(one, "operator"), -1, in, options);
+        else
+            replay_reference(model, string(one, "operator"), (int)integer(one, "layer"), in);
         expect_equal(string(one, "result"), wanted);
         count++;
     }
-    assert_true(count >= 38);
+    assert_true(count >= 46);
     json_decref(index);
 }
 
@@ -71,14 +92,16 @@ TEST(operators_compute_what_the_reference_computed)
     DUMP(a, TINY "v3-mtp3", "--tokens", TOKENS, "--reference");
     for (int layer = 1; layer < 6; layer++)
         for (size_t i = 0; i < COUNT(operators); i++) {
-            replay(TINY "v3-mtp3", operators[i], layer, a, "--threads=1");
+            replay_reference(TINY "v3-mtp3", operators[i], layer, a);
             snprintf(name, sizeof name, "model.layers.%d.%s", layer, outputs[i]);
             if (!strcmp(operators[i], "attention") || layer < 3)
                 expect_equal(name, a);
         }
-    replay(TINY "v3-mtp3", "attention", 2, a, "--absorbed");
+    json_t *absorbed = json_pack("[s,s]", "--reference", "--absorbed");
+    replay(TINY "v3-mtp3", "attention", 2, a, absorbed);
+    json_decref(absorbed);
     expect_equal("model.layers.2.self_attn.o_proj.input", a);
-    replay(TINY "v3-mtp3", "lm_head", -1, a, "--threads=1");
+    replay_reference(TINY "v3-mtp3", "lm_head", -1, a);
     expect_equal("lm_head.output", a);
     EXPECT(0, "identical", out, a);
 }
@@ -133,6 +156,31 @@ TEST(one_operator_of_the_engine_has_the_bits_of_its_dump)
     }
 }
 
+/* The tokens that sampling chooses from the logits of a generated text are this text. */
+TEST(sampling_chooses_what_generate_chose)
+{
+#define OPTIONS "--temperature=0.9", "--top-k=40", "--top-p=0.95", "--min-p=0.01", "--seed=7", "--repetition-penalty=1.1"
+    char text[256] = "5,6,7";
+    size_t used = strlen(text), n;
+    json_t *j = json_of_code(0, (const char *const[]){verbatim, "generate", TINY "v3", "--tokens", text, "-n", "12", "--ignore-eos", "--json", OPTIONS, NULL});
+    const json_t *tokens = json_object_get(j, "tokens");
+    assert_int_equal(json_array_size(tokens), 12);
+    for (size_t i = 0; i < 12; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, ",%lld", (long long)json_integer_value(json_array_get(tokens, i)));
+    DUMP(a, TINY "v3", "--tokens", text, "--taps", "lm_head.output");
+    json_t *more = json_pack("[s,s,s,s,s,s]", OPTIONS);
+    replay(TINY "v3", "sampling", -1, a, more);
+    struct golden g = golden_read(out);
+    const int32_t *chosen = golden_data(&g, "sampling.token", &n);
+    assert_int_equal(n, 15);
+    for (size_t i = 0; i < 12; i++)
+        assert_int_equal(chosen[2 + i], json_integer_value(json_array_get(tokens, i)));
+    golden_close(&g);
+    json_decref(more);
+    json_decref(j);
+#undef OPTIONS
+}
+
 TEST(integers_out_of_range_are_refused)
 {
     snprintf(out, sizeof out, "%s/out.safetensors", dir);
@@ -163,6 +211,13 @@ TEST(what_cannot_be_replayed_is_told)
     expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "1", "-o", out), 2, "--input is missing");
     expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "1", "--input", a, "-o", out, "--absorbed", "--expanded"), 2, "two forms");
     expect_failure(RUN("replay", TINY "v3", "all", "--layer", "2", "--input", a, "-o", out), 1, "no value with all inputs");
+    expect_failure(RUN("replay", TINY "v3", "sampling", "--input", a, "-o", out), 1, "has no lm_head.output");
+    expect_failure(RUN("replay", TINY "v3", "sampling", "--reference", "--input", a, "-o", out), 2, "--reference does not go with sampling");
+    expect_failure(RUN("replay", TINY "v3", "acceptance", "--layer", "1", "--input", a, "-o", out), 2, "--layer does not go with acceptance");
+    const char *const logits = "golden/operators/sampling.in.safetensors";
+    expect_failure(RUN("replay", TINY "v3", "acceptance", "--input", logits, "-o", out), 1, "0 drafts and 6 rows of lm_head.output");
+    expect_failure(RUN("replay", TINY "v3", "sampling", "--presence-penalty", "1", "--input", logits, "-o", out), 1, "a penalty wants all tokens");
+    expect_failure(RUN("replay", TINY "glm", "sampling", "--input", logits, "-o", out), 1, "rows of lm_head.output have 160 numbers");
     expect_failure(RUN("replay", TINY "v3"), 2, "-o is missing");
     expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "1", "--input", "nothing", "-o", out), 1, "nothing");
     struct said s = RUN("replay");
@@ -178,6 +233,7 @@ int main(int argc, char **argv)
         IN_DIR(operators_compute_what_the_reference_computed),
         IN_DIR(the_engine_repeats_every_value_of_its_dumps_bit_for_bit),
         IN_DIR(one_operator_of_the_engine_has_the_bits_of_its_dump),
+        IN_DIR(sampling_chooses_what_generate_chose),
         IN_DIR(integers_out_of_range_are_refused),
         IN_DIR(what_cannot_be_replayed_is_told),
     };

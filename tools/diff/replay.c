@@ -10,24 +10,33 @@ static const char *place_of(const struct reference_operator *o)
     return o->place == REFERENCE_WHOLE ? "model" : o->place == REFERENCE_MODULE ? "mtp" : "layer";
 }
 
+/* Prints one operator, or adds it to `all`. */
+static void add(const struct cli *c, json_t *all, const char *operator, const char *place, const char *output, const char *const *inputs,
+                size_t most, const char *roundings)
+{
+    json_t *list = json_array();
+    char text[256] = "";
+    for (size_t k = 0; k < most && inputs[k]; k++) {
+        json_array_append_new(list, json_string(inputs[k]));
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", k ? ", " : "", inputs[k]);
+    }
+    if (!c->json)
+        printf("%-26s %-6s %-38s %s\n", operator, place, output, text);
+    json_array_append_new(all, json_pack("{s:s,s:s,s:s,s:o,s:s}", "operator", operator, "in", place, "output", output, "inputs", list,
+                                         "roundings", roundings));
+}
+
 static int list(const struct cli *c)
 {
     json_t *all = json_array();
     const struct reference_operator *o;
     if (!c->json)
         printf("%-26s %-6s %-38s %s\n", "operator", "in", "output", "inputs");
-    for (size_t i = 0; (o = reference_operator_at(i)); i++) {
-        json_t *inputs = json_array();
-        char text[256] = "";
-        for (int k = 0; k < REFERENCE_INPUTS && o->inputs[k]; k++) {
-            json_array_append_new(inputs, json_string(o->inputs[k]));
-            snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", k ? ", " : "", o->inputs[k]);
-        }
-        if (!c->json)
-            printf("%-26s %-6s %-38s %s\n", o->name, place_of(o), o->output, text);
-        json_array_append_new(all, json_pack("{s:s,s:s,s:s,s:o,s:s}", "operator", o->name, "in", place_of(o), "output", o->output, "inputs",
-                                             inputs, "roundings", o->counted));
-    }
+    for (size_t i = 0; (o = reference_operator_at(i)); i++)
+        add(c, all, o->name, place_of(o), o->output, o->inputs, REFERENCE_INPUTS, o->counted);
+    const struct replay_choice *choice;
+    for (size_t i = 0; (choice = replay_choice_at(i)); i++)
+        add(c, all, choice->operator, "model", choice->output, choice->inputs, 8, "");
     if (c->json)
         return cli_print_json(json_pack("{s:o}", "operators", all));
     json_decref(all);
@@ -78,12 +87,16 @@ static int replay(struct cli *c, struct diff_side *side, struct reference *r)
     struct tensors t;
     char name[NAMING_ROOM];
     size_t left_out = 0;
-    int all = !strcmp(c->other, "all"), code = all ? EXIT_DONE : find_output(c, r, name), error;
+    const struct replay_choice *choice = replay_choice_of(c->other);
+    int all = !strcmp(c->other, "all"), code = all || choice ? EXIT_DONE : find_output(c, r, name), error;
+    if (choice && (c->reference || c->layer >= 0))
+        code = cli_fail(c, EXIT_USAGE, "%s does not go with %s, which the engine computes outside of the layers",
+                        c->reference ? "--reference" : "--layer", c->other);
     if (code != EXIT_DONE)
         return code;
     if ((error = tensors_begin(&t, c->out)))
         return cli_fail(c, EXIT_OTHER, "%s: %s", c->out, strerror(error));
-    code = replay_values(c, side, r, all ? NULL : name, &t, &left_out);
+    code = choice ? replay_choose(c, side, choice, &t) : replay_values(c, side, r, all ? NULL : name, &t, &left_out);
     if (code == EXIT_DONE)
         code = finish(c, &t);
     if (code == EXIT_DONE && c->json)
@@ -110,7 +123,7 @@ static int run(struct cli *c)
         code = cli_open(c);
     if (code == EXIT_DONE)
         code = diff_read(c, &side, c->input, c->names ? naming_find(c->names) : NULL, cli_facts(c).layers);
-    if (code == EXIT_DONE && reference_open(&r, c->model_dir, NULL, &err))
+    if (code == EXIT_DONE && !replay_choice_of(c->other) && reference_open(&r, c->model_dir, NULL, &err))
         code = cli_error(c, &err);
     if (code == EXIT_DONE) {
         diff_expert_rows(&side);
@@ -122,7 +135,7 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"-o", "Write the result to OUT, a safetensors file. Numbers are F32, or F64 with --reference; chosen experts and groups are I32."},
+    {"-o", "Write the result to OUT, a safetensors file. Numbers are F32, or F64 with --reference; tokens, experts and groups are I32."},
     {"--names", "If FILE has no manifest: its tensors have the names of this system: hf, llama.cpp, megatron, sglang or vllm."},
     {"--layer", "Use the weights of layer L. With OP all: compute only the values of layer L."},
     {"--reference", "Compute in double precision with the reference. Without this option, the engine computes the operator in f32, with the "
@@ -140,5 +153,9 @@ const struct command command_replay = {
     "engine, or a file with these tensors only. OP is the name of an operator or of its result, for example q_a_proj, mlp.output or\n"
     "mlp.experts.3.output. Without --layer, OP is an operator outside of the layers. MTP module k is layer num_hidden_layers + k.\n"
     "If the inputs have the bits of a dump of the engine, the result has the bits of this dump too.\n"
-    "OP may be `all`: each value of FILE is then computed from its inputs in FILE, and `diff` can compare OUT with FILE.\n",
-    TAKES_MODEL | TAKES_COMPUTE | TAKES_OUT | TAKES_NAMES | TAKES_NO_MODEL | TAKES_REFERENCE | TAKES_REPLAY, run, notes, 0, NULL};
+    "OP may be `all`: each value of FILE is then computed from its inputs in FILE, and `diff` can compare OUT with FILE.\n"
+    "OP may be `sampling` or `acceptance`: tokens are then chosen from logits, or drafts verified, by the rules of the engine. The\n"
+    "options are those of `generate`. docs/ORACLE.md describes the tensors of FILE and OUT.\n",
+    TAKES_MODEL | TAKES_COMPUTE | TAKES_OUT | TAKES_NAMES | TAKES_NO_MODEL | TAKES_REFERENCE | TAKES_REPLAY |
+        TAKES_SAMPLING | TAKES_ACCEPTANCE,
+    run, notes, 0, NULL};

@@ -11,4 +11,17 @@
 int replay_values(struct cli *c, const struct diff_side *side, const struct reference *r, const char *name, struct tensors *t,
                   size_t *left_out);
 
+/* --- sampling and acceptance: replay_choose.c --- */
+
+struct replay_choice {
+    const char *operator, *output, *inputs[8];
+};
+/* The list of the results of sampling and acceptance; NULL: there is no result i. */
+const struct replay_choice *replay_choice_at(size_t i);
+/* Finds the result whose operator, or whose own name, is `name`; NULL: sampling and acceptance have none. */
+const struct replay_choice *replay_choice_of(const char *name);
+/* Chooses tokens from the logits of `side` by the rules of the engine (engine/choose/), and adds all results of k->operator to *t. Reports
+ * errors. */
+int replay_choose(struct cli *c, const struct diff_side *side, const struct replay_choice *k, struct tensors *t);
+
 #endif

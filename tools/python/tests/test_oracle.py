@@ -1,4 +1,4 @@
-"""diff, assert_matches, reference and score: what the commands print, as objects."""
+"""diff, assert_matches, reference, replay and score: what the commands print, as objects."""
 
 import json
 import subprocess
@@ -80,3 +80,52 @@ def test_score_has_the_logits_log_probabilities():
     assert lines[0]["logprobs"] == lines[1]["logprobs"][1:] and len(lines[0]["top"][0]) == 2
     with pytest.raises(verbatim.CommandError, match="line 1"):
         verbatim.score(V3, [{"prompt": [100000]}], command=COMMAND)
+
+
+def test_replay_has_the_bits_of_the_engine(dumps):
+    with verbatim.Model(V3, precision="bf16") as model:
+        taps = model.taps(TOKENS)
+    x, y = "model.layers.1.input_layernorm.output", "model.layers.1.self_attn.q_a_proj.output"
+    alone = verbatim.replay(V3, "q_a_proj", {x: taps[x]}, layer=1, precision="bf16", command=COMMAND)
+    assert list(alone) == [y] and alone[y].dtype == np.float32
+    np.testing.assert_array_equal(alone[y], taps[y])
+    exact = verbatim.replay(V3, "q_a_proj", {x: taps[x]}, layer=1, reference=True, command=COMMAND)[y]
+    assert exact.dtype == np.float64 and not np.array_equal(exact, taps[y])
+    every = verbatim.replay(V3, "all", dumps / "a.safetensors", command=COMMAND)
+    with verbatim.Tensors(dumps / "a.safetensors") as tensors:
+        assert len(every) > 100 and set(every) <= set(tensors)
+        np.testing.assert_array_equal(every["model.layers.2.mlp.gate.experts"], tensors["model.layers.2.mlp.gate.experts"])
+    with pytest.raises(verbatim.CommandError, match="lacks an input|has no model.layers.1"):
+        verbatim.replay(V3, "o_proj", {x: taps[x]}, layer=1, command=COMMAND)
+
+
+def test_replayed_sampling_is_that_of_generate():
+    options = dict(temperature=0.9, top_k=40, top_p=0.95, min_p=0.01, seed=7, presence_penalty=0.3, frequency_penalty=0.1)
+    with verbatim.Model(V3) as model:
+        tokens = TOKENS + list(model.generate(TOKENS, 12, ignore_eos=True, **options).tokens)
+        logits = model.logits(tokens)
+    said = verbatim.replay(V3, "sampling", {"lm_head.output": logits, "tokens": np.array(tokens, np.int32), "prompt": np.array([5], np.int32)},
+                           command=COMMAND, **options)
+    assert said["sampling.token"][4:-1].tolist() == tokens[5:]
+    np.testing.assert_allclose(said["sampling.probabilities"].sum(1), 1, rtol=1e-12)
+
+
+def test_replayed_rejection_keeps_the_distribution():
+    """Many rounds with other seeds: drafts from q, tokens as from p. The seeds are fixed, so the result is always the same."""
+    rounds, random = 3000, np.random.default_rng(1)
+    z = np.full((2, 160), -30, np.float32)
+    z[:, :6] = random.normal(size=(2, 6))
+    q = np.zeros(160)
+    q[:6] = random.dirichlet(np.ones(6))
+    p = np.exp(z[0].astype(np.float64))
+    p /= p.sum()
+    draft = random.choice(160, size=(rounds, 1), p=q).astype(np.int32)
+    said = verbatim.replay(V3, "acceptance", {"lm_head.output": np.tile(z, (rounds, 1, 1)), "draft": draft, "seed": np.arange(rounds, dtype=np.int64),
+                                              "draft.probabilities": np.tile(q, (rounds, 1, 1))},
+                           acceptance="rejection", temperature=1, command=COMMAND)
+    first = said["acceptance.tokens"][:, 0]
+    near = 4 / np.sqrt(rounds)
+    assert abs(said["acceptance.accepted"].mean() - np.minimum(p, q).sum()) < near
+    assert np.abs(np.bincount(first, minlength=160) / rounds - p).max() < near
+    assert np.abs(q - p).max() > 2 * near  # else this shows nothing
+    np.testing.assert_array_equal(said["acceptance.tokens"][:, 1] >= 0, said["acceptance.accepted"] == 1)

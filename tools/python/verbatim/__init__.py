@@ -16,11 +16,11 @@ from ._c import Code
 from ._call import VerbatimError
 from .batch import Batch
 from .model import Model, Taps, conventions, systems
-from .oracle import CommandError, assert_matches, diff, reference, score
+from .oracle import CommandError, assert_matches, diff, reference, replay, score
 from .server import Server
 from .session import DraftMethod, DraftVocab, Event, Result, Session, Tap, draft_head, draft_methods, instruction_sets, session_info
 from .tensors import TensorInfo, Tensors, write_tensors
 from .tokenizer import ChatTemplate, Tokenizer
 
 __all__ = ["Batch", "ChatTemplate", "Code", "CommandError", "DraftMethod", "DraftVocab", "Event", "Model", "Result", "Server", "Session", "Tap", "Taps", "TensorInfo", "Tensors", "Tokenizer", "VerbatimError", "__version__",
-           "assert_matches", "conventions", "diff", "draft_head", "draft_methods", "instruction_sets", "reference", "score", "session_info", "systems", "write_tensors"]
+           "assert_matches", "conventions", "diff", "draft_head", "draft_methods", "instruction_sets", "reference", "replay", "score", "session_info", "systems", "write_tensors"]

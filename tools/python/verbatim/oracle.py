@@ -1,14 +1,15 @@
-"""The oracle's commands from Python: `verbatim diff`, `score` and `dump --reference`. They need the `verbatim` command."""
+"""The oracle's commands from Python: `verbatim diff`, `score`, `replay` and `dump --reference`. They need the `verbatim` command."""
 
 from __future__ import annotations
 
+import collections.abc
 import json
 import os
 import subprocess
 import tempfile
 
 from .server import find_command
-from .tensors import Tensors
+from .tensors import Tensors, write_tensors
 
 
 class CommandError(Exception):
@@ -82,6 +83,23 @@ def reference(model, tokens, taps="*", *, command=None, **options) -> dict:
         _run(command, "dump", model, "--reference", "--tokens", ",".join(map(str, tokens)), "--taps", taps, "-o", path, *_arguments(options))
         with Tensors(path) as tensors:
             return {name: tensors[name] for name in tensors}
+
+
+def replay(model, operator, inputs, *, command=None, **options) -> dict:
+    """Computes one operator of the engine, or of the reference (reference=True), on the given inputs, and returns its results by name, as
+    arrays. `inputs`: arrays by their complete names, or the path of a dump. `verbatim replay` lists the operators and their inputs.
+    Options are those of `verbatim replay`, such as layer=1, precision="bf16" or temperature=0.7.
+
+        verbatim.replay("DIR", "q_a_proj", {"model.layers.1.input_layernorm.output": x}, layer=1)["model.layers.1.self_attn.q_a_proj.output"]
+        verbatim.replay("DIR", "sampling", {"lm_head.output": logits}, temperature=0.7, seed=3)["sampling.token"]"""
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = os.path.join(folder, "in.safetensors"), os.path.join(folder, "out.safetensors")
+        if isinstance(inputs, collections.abc.Mapping):
+            write_tensors(path, inputs)
+            inputs = path
+        _run(command, "replay", model, operator, "--input", inputs, "-o", out, *_arguments(options))
+        with Tensors(out) as tensors:
+            return {name: tensors[name].copy() for name in tensors}
 
 
 def score(model, texts, *, command=None, **options) -> list:
