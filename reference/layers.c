@@ -242,8 +242,7 @@ static void mix_latents(struct reference_run *run, const struct reference_attent
             run->heads[(s * H + h) * V + v] = ref_sum(run, run->w_uv + v * C, 1, run->mixed + s * C, 1, (size_t)C);
 }
 
-/* Replaces the scores of each row, p [S,S], by their softmax over t <= s. */
-static void softmax(double *p, int S)
+void ref_softmax(double *p, int S)
 {
     for (size_t s = 0; s < (size_t)S; s++) {
         double max = -INFINITY, sum = 0;
@@ -291,8 +290,28 @@ static void scores_of_head(struct reference_run *run, size_t h, size_t S, size_t
                 continue;
             *p = s >= absorbed ? ref_sum(run, run->mixed + s * C, 1, run->latent + t * C, 1, C)
                                : ref_sum(run, run->q_nope + (s * H + h) * N, 1, run->k_nope + (t * H + h) * N, 1, N);
-            *p = (*p + ref_sum(run, run->q_rope + (s * H + h) * R, 1, run->k_rope + t * R, 1, R)) * scale;
+            double rope = ref_sum(run, run->q_rope + (s * H + h) * R, 1, run->k_rope + t * R, 1, R);
+            ref_noise(run, p, 1); /* DeepSeek's script rounds both parts before it adds them */
+            ref_noise(run, &rope, 1);
+            *p = (*p + rope) * scale;
         }
+}
+
+void ref_head_scores(struct reference_run *run, const struct reference_attention *w, int h, int S, int absorbed)
+{
+    size_t H = run->c->dims.H, N = run->c->dims.n, C = run->c->dims.c;
+    int first = absorbed ? 0 : quantised_queries(run, w, h, S) ? expanded_rows(run, S) : S; /* of the rows with absorbed queries */
+    if (absorbed)
+        absorb(run, w, h, S);
+    ref_keys(run, w, h);
+    for (size_t s = 0; s < (size_t)S && first > 0; s++) {
+        double *key = run->k_nope + (s * H + (size_t)h) * N;
+        for (size_t n = 0; n < N; n++)
+            key[n] = ref_sum(run, run->w_uk + n * C, 1, run->latent + s * C, 1, C);
+        ref_noise(run, key, N);
+    }
+    scores_of_head(run, (size_t)h, (size_t)S, (size_t)first);
+    ref_noise(run, run->scores, (size_t)S * (size_t)S);
 }
 
 /* eq. 10:  scores[s,t] = (q_nope[s] . k_nope[t] + q_rope[s] . k_rope[t]) scale,  t <= s
@@ -304,7 +323,7 @@ static void attend(struct reference_run *run, const struct reference_attention *
     scores_of_head(run, (size_t)h, (size_t)S, (size_t)(quantised ? expanded_rows(run, S) : S));
     ref_value(run, "scores", h, S, S, p);
     ref_noise(run, p, (size_t)S * (size_t)S); /* the product with the scale may be rounded too */
-    softmax(p, S);
+    ref_softmax(p, S);
     ref_value(run, "probabilities", h, S, S, p);
     if (ref_values_form(run, w) != AS_IS)
         mix_latents(run, w, p, h, S);
@@ -359,7 +378,7 @@ void ref_attend_absorbed(struct reference_run *run, const struct reference_atten
         scores_of_head(run, (size_t)h, (size_t)S, 0);
         ref_noise(run, p, (size_t)S * (size_t)S);
         ref_noise(run, p, (size_t)S * (size_t)S);
-        softmax(p, S);
+        ref_softmax(p, S);
         ref_noise(run, p, (size_t)S * (size_t)S);
         mix_latents(run, w, p, h, S);
     }

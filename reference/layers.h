@@ -73,6 +73,9 @@ void ref_product(struct reference_run *run, double *y, const struct matrix *w, c
  * ref_attend_absorbed with the latents themselves. ref_round_queries rounds run->q_nope as the precision wants it. */
 void ref_attend(struct reference_run *run, const struct reference_attention *w, int S);
 void ref_attend_absorbed(struct reference_run *run, const struct reference_attention *w, int S);
+/* Computes run->scores [S,S] of head h from the same values, with keys or (absorbed) with the latents. Tokens t > s have -infinity. */
+void ref_head_scores(struct reference_run *run, const struct reference_attention *w, int h, int S, int absorbed);
+void ref_softmax(double *p, int S); /* replaces the scores of each row, p [S,S], by their softmax over t <= s */
 void ref_round_queries(struct reference_run *run, const struct reference_attention *w, int S);
 double ref_latent_eps(const struct reference_run *run);
 

@@ -178,22 +178,48 @@ static void rope_of_keys(call *k)
     ref_round_cached(k->run, k->out, k->slack, (size_t)k->S * (size_t)config_of(k)->qk_rope_head_dim, 0);
 }
 
-static void attention(call *k)
+static void take_attention(call *k)
 {
     const struct config *c = config_of(k);
     struct reference_run *run = k->run;
-    size_t S = (size_t)k->S, H = c->dims.H, R = c->dims.r, C = c->dims.c, heads = S * H * c->dims.v;
+    size_t S = (size_t)k->S, H = c->dims.H, R = c->dims.r, C = c->dims.c;
     ref_split(run->q_nope, c->qk_nope_head_dim, run->q_rope, c->qk_rope_head_dim, k->in[0], S * H);
     ref_round_queries(run, &k->w->attention, k->S);
     memcpy(run->q_rope, k->in[1], S * H * R * sizeof *run->q_rope);
     memcpy(run->latent, k->in[2], S * C * sizeof *run->latent);
     memcpy(run->k_rope, k->in[3], S * R * sizeof *run->k_rope);
-    if (k->absorbed)
-        ref_attend_absorbed(run, &k->w->attention, k->S);
-    else
-        ref_attend(run, &k->w->attention, k->S);
-    memcpy(k->out, run->heads, heads * sizeof *k->out);
     k->inner = 1;
+}
+
+static void attention(call *k)
+{
+    take_attention(k);
+    if (k->absorbed)
+        ref_attend_absorbed(k->run, &k->w->attention, k->S);
+    else
+        ref_attend(k->run, &k->w->attention, k->S);
+    memcpy(k->out, k->run->heads, (size_t)k->S * config_of(k)->dims.H * config_of(k)->dims.v * sizeof *k->out);
+}
+
+static void head_scores(call *k)
+{
+    take_attention(k);
+    ref_head_scores(k->run, &k->w->attention, k->expert, k->S, k->absorbed);
+    memcpy(k->out, k->run->scores, (size_t)k->S * (size_t)k->S * sizeof *k->out);
+}
+
+/* The score may be rounded before and after the scale. Engines compute the exponential, their sum and the quotient in f32. */
+static void head_probabilities(call *k)
+{
+    size_t S = (size_t)k->S;
+    take_attention(k);
+    ref_head_scores(k->run, &k->w->attention, k->expert, k->S, k->absorbed);
+    ref_noise(k->run, k->run->scores, S * S);
+    ref_softmax(k->run->scores, k->S);
+    memcpy(k->out, k->run->scores, S * S * sizeof *k->out);
+    for (size_t i = 0; i < S * S && k->slack; i++)
+        k->slack[i] = 4 * 0x1p-24 * k->out[i];
+    k->terms = S;
 }
 
 /* --- the feed-forward part --- */
@@ -387,13 +413,15 @@ WIDTH(wide_v, c->vocab_size)
 #define OF_NORM "the normalised row, the weights, and the residual that was added just before"
 #define OF_LINEAR "weights that the arithmetic cannot represent"
 #define OF_MLP "gate, up, SiLU, their product, and weights that the arithmetic cannot represent"
-#define OF_ATTENTION "absorbed queries or keys and values of the heads, scores before and after the scale, probabilities, mixed latents"
+#define OF_ATTENTION "absorbed queries or keys and values of the heads, both parts of the scores, scores before and after the scale, probabilities, mixed latents"
+#define OF_SCORES "absorbed queries or keys of the head, both parts of the sum, the score before the scale"
 #define Q_OUT "self_attn.q_b_proj.output", "self_attn.q_rope", "self_attn.kv_a_layernorm.output", "self_attn.k_rope"
 #define QA_OUT "self_attn.q_proj.output", "self_attn.q_rope", "self_attn.kv_a_layernorm.output", "self_attn.k_rope"
 #define NORMED "input_layernorm.output"
 #define KV_A "self_attn.kv_a_proj_with_mqa.output"
 #define FFN_IN "post_attention_layernorm.output"
 #define IN_ROUTER .of_router = 1
+#define OF_HEAD(exists, compute) REFERENCE_LAYER, exists, NULL, compute, .all_rows = 1
 
 static const struct reference_operator table[] = {
     {"embedding", "model.embed_tokens.output", {"tokens"}, REFERENCE_WHOLE, NULL, wide_d, embedding, .counted = ""},
@@ -418,6 +446,12 @@ static const struct reference_operator table[] = {
     {"rope-q", "self_attn.q_rope", {"self_attn.q_proj.output"}, REFERENCE_LAYER, lacks_query_rank, wide_hr, rope_of_queries,
      .counted = "cosine and sine, and each product"},
     {"rope-k", "self_attn.k_rope", {KV_A}, REFERENCE_LAYER, NULL, wide_r, rope_of_keys, .counted = "cosine and sine, and each product"},
+    {"attention-scores", "self_attn.scores.H", {Q_OUT}, OF_HEAD(has_query_rank, head_scores), .counted = OF_SCORES},
+    {"attention-scores", "self_attn.scores.H", {QA_OUT}, OF_HEAD(lacks_query_rank, head_scores), .counted = OF_SCORES},
+    {"attention-probabilities", "self_attn.probabilities.H", {Q_OUT}, OF_HEAD(has_query_rank, head_probabilities),
+     .counted = OF_SCORES " and after it, the exponential, their sum, the quotient"},
+    {"attention-probabilities", "self_attn.probabilities.H", {QA_OUT}, OF_HEAD(lacks_query_rank, head_probabilities),
+     .counted = OF_SCORES " and after it, the exponential, their sum, the quotient"},
     {"attention", "self_attn.o_proj.input", {Q_OUT}, REFERENCE_LAYER, has_query_rank, wide_hv, attention, .all_rows = 1,
      .counted = OF_ATTENTION},
     {"attention", "self_attn.o_proj.input", {QA_OUT}, REFERENCE_LAYER, lacks_query_rank, wide_hv, attention, .all_rows = 1,
@@ -483,6 +517,10 @@ static int layer_of(const char *name, const char **rest)
 const struct reference_operator *reference_operator_of(const struct reference *r, const char *name, int *layer, int *expert)
 {
     const struct config *c = &r->config;
+    static const struct { const char *before, *after, *output; } numbered[] = { /* by an expert; by a head */
+        {"mlp.experts.", ".output", "mlp.experts.E.output"},
+        {"self_attn.scores.", "", "self_attn.scores.H"},
+        {"self_attn.probabilities.", "", "self_attn.probabilities.H"}};
     const char *rest;
     char *end;
     *layer = layer_of(name, &rest);
@@ -490,14 +528,17 @@ const struct reference_operator *reference_operator_of(const struct reference *r
     int modules = c->num_nextn_predict_layers, is_module = *layer >= c->num_hidden_layers;
     if (is_module && (!modules || *layer >= c->num_hidden_layers + VB_MAX_DRAFT))
         return NULL;
-    if (*layer >= 0 && !strncmp(rest, "mlp.experts.", 12) && rest[12] >= '0' && rest[12] <= '9') {
-        long e = strtol(rest + 12, &end, 10);
-        if (strcmp(end, ".output") || e >= c->n_routed_experts)
+    for (size_t i = 0; i < sizeof numbered / sizeof *numbered && *layer >= 0 && *expert < 0; i++) {
+        size_t n = strlen(numbered[i].before);
+        if (!strcmp(rest, numbered[i].output))
+            return NULL;
+        if (strncmp(rest, numbered[i].before, n) || rest[n] < '0' || rest[n] > '9')
+            continue;
+        long e = strtol(rest + n, &end, 10);
+        if (strcmp(end, numbered[i].after) || e >= (i ? c->num_attention_heads : c->n_routed_experts))
             return NULL;
         *expert = (int)e;
-        rest = "mlp.experts.E.output";
-    } else if (!strcmp(rest, "mlp.experts.E.output")) {
-        return NULL;
+        rest = numbered[i].output;
     }
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         const struct reference_operator *o = &table[i];
@@ -583,6 +624,6 @@ void reference_compute(struct reference_bench *b, struct reference_call *k)
     b->run.layer = k->layer;
     b->run.result = "down"; /* the last value of an MLP; other operators pass no result to ref_value */
     if (k->slack)
-        memset(k->slack, 0, (size_t)k->S * k->op->width(&r->config, k->layer) * sizeof *k->slack);
+        memset(k->slack, 0, (size_t)k->S * (k->op->width ? k->op->width(&r->config, k->layer) : (size_t)k->S) * sizeof *k->slack);
     k->op->compute(k);
 }

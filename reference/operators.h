@@ -24,13 +24,13 @@ struct reference_call;
 
 struct reference_operator {
     const char *name, *output;
-    /* The names of the inputs. A name of a layer stands for the value of the same layer. Special names: "tokens"; "<layer" for what
+    /* E stands for the number of an expert, and H for that of a head. The names of the inputs. A name of a layer stands for the value of the same layer. Special names: "tokens"; "<layer" for what
      * the layer reads; "<hidden" for the hidden states that an MTP module reads; "mlp.experts" for the outputs of the chosen experts,
      * [X, D] per row; a name with '?' at its end is no input of models that do not compute it. */
     const char *inputs[REFERENCE_INPUTS];
     enum reference_place place;
     int (*exists)(const struct config *c, int layer); /* NULL: it exists in all layers */
-    size_t (*width)(const struct config *c, int layer);
+    size_t (*width)(const struct config *c, int layer); /* NULL: one number for each row of the call; later rows are masked */
     void (*compute)(struct reference_call *call);
     int copies;          /* whether the result is a copy of inputs */
     int of_router;       /* whether it is a part of the router, which engines compute in f32 */
@@ -42,8 +42,8 @@ struct reference_operator {
 /* The table of all operators, in the order of computation. Returns NULL if there is no operator i. */
 const struct reference_operator *reference_operator_at(size_t i);
 /* Finds the operator whose output is `name`, a complete name such as model.layers.3.mlp.output. *layer: its layer, or -1.
- * mlp.experts.E.output is computed by the operator "expert", and *expert is then E. NULL: no operator computes such a value in this
- * model. */
+ * mlp.experts.E.output is computed by the operator "expert", and *expert is then E; in self_attn.scores.H it is the head. *expert is -1 for
+ * other names. NULL: no operator computes such a value in this model. */
 const struct reference_operator *reference_operator_of(const struct reference *r, const char *name, int *layer, int *expert);
 /* Writes the complete name of input i. Returns 0 if this model has no such input in this layer. *depth: the MTP depth of the input,
  * -1 for the target. */
@@ -53,7 +53,7 @@ int reference_operator_input(const struct reference *r, const struct reference_o
 /* One computation of an operator. S rows; row s has the position first + s. */
 struct reference_call {
     const struct reference_operator *op;
-    int layer, expert, S, first;
+    int layer, expert, S, first; /* expert: of an operator of one head: the head */
     const double *in[REFERENCE_INPUTS];
     size_t in_width[REFERENCE_INPUTS];
     double *out;   /* [S, width] */

@@ -234,6 +234,81 @@ TEST(missing_values_are_computed_from_those_before_and_named)
     expect_wrong(j, wrong, COUNT(wrong));
 }
 
+#define SCORES "*.q_*,*.kv_*,*.k_rope,*.self_attn.scores*"
+#define OF_LAYER(l, h) "model.layers." #l ".self_attn.scores." #h
+
+static int scores_as_probabilities(char name[256], const char **dtype)
+{
+    char *scores = strstr(name, "self_attn.scores.");
+    (void)dtype;
+    if (scores) {
+        char head[16];
+        snprintf(head, sizeof head, "%s", scores + strlen("self_attn.scores."));
+        sprintf(scores, "self_attn.probabilities.%s", head);
+    }
+    return 1;
+}
+
+/* Replaces the scores of a head [rows, rows] by their softmax. */
+static void softmax(float *p, size_t rows)
+{
+    for (size_t s = 0; s < rows; s++) {
+        float sum = 0;
+        for (size_t t = 0; t < rows; t++)
+            sum += p[s * rows + t] = expf(p[s * rows + t]);
+        for (size_t t = 0; t < rows; t++)
+            p[s * rows + t] /= sum;
+    }
+}
+
+TEST(scores_are_judged_by_queries_and_rows_of_the_cache)
+{
+    static const char *const wrong[] = {OF_LAYER(0, 1), OF_LAYER(1, 0), OF_LAYER(1, 1), OF_LAYER(2, 0)};
+    size_t n;
+    DUMP(a, TINY "v3-mtp3", "--tokens", TOKENS, "--taps", "*,*.self_attn.scores*", "--prefill-chunk", "6", "--convention", "first-row=phantom");
+    expect_wrong(DIFF(0, a, TINY "v3-mtp3", "--local", "--convention", "first-row=phantom"), NULL, 0);
+    DUMP(a, TINY "v3-mtp3", "--tokens", TOKENS, "--taps", SCORES);
+    json_t *j = DIFF(0, a, TINY "v3-mtp3", "--local");
+    assert_int_equal(integer(operator_of(j, OF_LAYER(1, 0)), "rows"), 10);
+    assert_true(real(operator_of(j, OF_LAYER(1, 0)), "of_bound") > 0.02);
+    expect_wrong(j, NULL, 0);
+    struct edited e = edit(a);
+    floats(&e, wrong[0], &n)[7 * 10 + 3] += 1e-4f;
+    floats(&e, wrong[1], &n)[7 * 10 + 8] = 0.5f;      /* the next token is not masked */
+    floats(&e, wrong[2], &n)[9 * 10] = -INFINITY;     /* the first token is masked */
+    floats(&e, wrong[3], &n)[0] *= 0.999f;
+    for (size_t t = 1; t < 10; t++)
+        floats(&e, OF_LAYER(2, 1), &n)[t] = -10000;   /* also a mask */
+    save(&e);
+    j = DIFF(3, a, TINY "v3-mtp3", "--local");
+    assert_string_equal(string(operator_of(j, wrong[1]), "why"), "index 7: the token of index 8 comes later and is not masked: 0.5");
+    expect_wrong(j, wrong, COUNT(wrong));
+}
+
+TEST(probabilities_are_judged_too)
+{
+    static const char *const wrong[] = {"model.layers.2.self_attn.probabilities.1"};
+    size_t n;
+    DUMP(a, TINY "glm", "--tokens", TOKENS, "--taps", SCORES ",*.o_proj.input");
+    forget_manifest(a);
+    struct edited e = edit(a);
+    softmax(floats(&e, OF_LAYER(1, 0), &n), 10);
+    softmax(floats(&e, OF_LAYER(2, 1), &n), 10);
+    save(&e);
+    rewrite(a, scores_as_probabilities);
+    json_t *j = DIFF(3, a, TINY "glm", "--local", "--tokens", TOKENS);
+    assert_string_equal(string(operator_of(j, "model.layers.1.self_attn.probabilities.0"), "verdict"), "rounding");
+    assert_string_equal(string(operator_of(j, wrong[0]), "verdict"), "rounding");
+    assert_string_equal(string(operator_of(j, "model.layers.1.self_attn.probabilities.1"), "verdict"), "structural"); /* scores */
+    json_decref(j);
+    e = edit(a);
+    floats(&e, wrong[0], &n)[10] *= 1.0001f;
+    save(&e);
+    j = DIFF(3, a, TINY "glm", "--local", "--tokens", TOKENS);
+    assert_string_equal(string(operator_of(j, wrong[0]), "verdict"), "structural");
+    json_decref(j);
+}
+
 static int second_pass_of_keys(char name[256], const char **dtype)
 {
     (void)dtype;
@@ -344,6 +419,8 @@ int main(int argc, char **argv)
         IN_DIR(in_bfloat16_an_operator_is_wrong_by_less_than_its_rounding),
         IN_DIR(in_an_expert_sums_that_nearly_cancel_have_the_rounding_of_their_terms),
         IN_DIR(missing_values_are_computed_from_those_before_and_named),
+        IN_DIR(scores_are_judged_by_queries_and_rows_of_the_cache),
+        IN_DIR(probabilities_are_judged_too),
         IN_DIR(attention_without_earlier_rows_of_the_cache_is_not_judged),
         IN_DIR(a_choice_is_judged_by_the_dumps_own_values),
         IN_DIR(an_arithmetic_that_is_coarser_than_the_dump_rounds_the_inputs_of_linear_layers),

@@ -206,6 +206,7 @@ TEST(what_cannot_be_replayed_is_told)
     expect_failure(RUN("replay", TINY "v3", "attention", "--input", a, "-o", out), 2, "--layer L says which layer");
     expect_failure(RUN("replay", TINY "v3", "q_proj", "--layer", "1", "--input", a, "-o", out), 2, "has no operator q_proj in this layer");
     expect_failure(RUN("replay", TINY "v3", "expert", "--layer", "1", "--input", a, "-o", out), 2, "mlp.experts.E.output");
+    expect_failure(RUN("replay", TINY "v3", "self_attn.scores.1", "--layer", "1", "--input", a, "-o", out), 1, "--reference does");
     expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "2", "--input", a, "-o", out), 1, "lacks an input of");
     expect_failure(RUN("replay", TINY "v3", "mlp.output", "--layer", "1", "--input", a, "-o", out), 1, "input");
     expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "1", "-o", out), 2, "--input is missing");

@@ -251,11 +251,16 @@ int naming_place(const char *ours, int *step, int *last)
         for (size_t i = 0; i < ENTRIES; i++)
             if (!strcmp(table[i].ours, "mlp.gate.weights"))
                 *step = (int)i;
-    if (!strncmp(rest, "self_attn.scores.", 17))
+    if (naming_of_context(ours))
         for (size_t i = 0; i < ENTRIES; i++)
             if (!strcmp(table[i].ours, "self_attn.k_rope"))
                 *step = (int)i;
     return layer;
+}
+
+int naming_of_context(const char *name)
+{
+    return strstr(name, ".self_attn.scores.") || strstr(name, ".self_attn.probabilities.");
 }
 
 int naming_is_ours(const char *name)
@@ -267,7 +272,7 @@ int naming_is_ours(const char *name)
         if (!strcmp(rest, table[i].ours) && (table[i].scope == WHOLE) == (layer < 0))
             return 1;
     if (layer < 0 || strncmp(rest, experts, sizeof experts - 1))
-        return layer >= 0 && !strncmp(rest, "self_attn.scores.", 17);
+        return layer >= 0 && naming_of_context(name);
     after = rest + sizeof experts - 1;
     return after[strspn(after, "0123456789")] == '.' && !strcmp(after + strspn(after, "0123456789"), ".output");
 }

@@ -28,6 +28,10 @@ int naming_from(const struct naming *n, const char *theirs, int layers, char out
 /* Whether `name` is a name of Verbatim. */
 int naming_is_ours(const char *name);
 
+/* Whether `name` stands for attention scores or probabilities of one head. Their rows have one number for each token of the context, so
+ * later rows are longer. */
+int naming_of_context(const char *name);
+
 /* Finds the place of a value in the order of computation. Returns the layer of the value, or -1 if the value is not in a layer. For
  * a value that is not in a layer, *last is 1 if it is computed after all layers. *step orders the values within a layer: a value with
  * a larger *step is computed later. If Verbatim does not know the name `ours`, *step is larger than for all known names. */

@@ -239,7 +239,7 @@ static void look_over(struct sides *s)
                 continue;
             if (!s->bounds.arithmetic_given && one->dtype < s->bounds.arithmetic)
                 s->bounds.arithmetic = one->dtype;
-            if (!strstr(one->name, "head.output") && !strstr(one->name, ".self_attn.scores.") && one->width > s->bounds.longest)
+            if (!strstr(one->name, "head.output") && !naming_of_context(one->name) && one->width > s->bounds.longest)
                 s->bounds.longest = one->width;
         }
 }

@@ -15,7 +15,8 @@ struct judge {
     struct reference_call call;
     int runs, noisy_x;
     double noise, unit;           /* unit: the rounding of the result */
-    double *dump, *squares;       /* [rows, width]: the dump's numbers; sums of squares of what noise moves */
+    double *dump, *squares;       /* [rows, stride]: the dump's numbers; [rows, width]: sums of squares of what noise moves */
+    size_t stride;
     double *chosen_from, *moved;  /* of choices: [rows]: the largest change of a candidate by noise */
     unsigned char *there, *present, *tie;
     int32_t *tokens;
@@ -64,6 +65,9 @@ static void find_ties(struct judge *j, int depth)
     }
 }
 
+/* An operator of one expert computes only the rows that chose it. NULL: all rows. */
+static const unsigned char *rows_of_expert(const struct judge *j) { return j->call.expert >= 0 && j->op->width ? j->present : NULL; }
+
 static int one_run(struct judge *j, uint64_t seed, int depth, size_t width)
 {
     struct reference_call k = j->call;
@@ -81,7 +85,7 @@ static int one_run(struct judge *j, uint64_t seed, int depth, size_t width)
         }
     } else if (found) {
         k.out = cli_must(calloc(n + 1, sizeof *k.out));
-        local_compute(j->v, &k, depth, k.expert >= 0 ? j->present : NULL);
+        local_compute(j->v, &k, depth, rows_of_expert(j));
         for (size_t i = 0; i < n; i++)
             j->squares[i] += (k.out[i] - j->call.out[i]) * (k.out[i] - j->call.out[i]) / j->runs;
         free(k.out);
@@ -119,27 +123,43 @@ static double half_ulp(const struct judge *j, double x)
     return fmax(j->unit * ldexp(1, exponent - 1), j->s->dtype == DIFF_F16 ? 0x1p-25 : 0);
 }
 
+/* Returns whether scores or probabilities of tokens from `later` on are masked. */
+static int is_masked(struct judge *j, size_t row, size_t later, size_t first)
+{
+    for (size_t t = later; t < j->stride; t++) {
+        double x = j->dump[row * j->stride + t];
+        if (x <= LOCAL_MASKED || (x == 0 && strstr(j->s->name, ".probabilities.")))
+            continue;
+        if (!*j->result->why)
+            snprintf(j->result->why, sizeof j->result->why, "index %d: the token of index %d comes later and is not masked: %.9g",
+                     (int)row - 1, (int)(t + first) - 1, x);
+        return 0;
+    }
+    return 1;
+}
+
 static void judge_numbers(struct judge *j, size_t row, size_t width)
 {
     struct local_result *r = j->result;
-    double *x = j->dump + row * width, *y = j->call.out + row * width, largest = 0, rms = 0, errors = 0;
-    int wrong = 0;
-    for (size_t i = 0; i < width; i++) {
+    double *x = j->dump + row * j->stride, *y = j->call.out + row * width, largest = 0, rms = 0, errors = 0;
+    size_t first = local_base(j->v, j->s->depth), count = j->op->width ? width : row - first + 1; /* tokens up to the row's own */
+    int wrong = !j->op->width && !is_masked(j, row, count, first);
+    for (size_t i = 0; i < count; i++) {
         largest = fmax(largest, fabs(y[i]));
-        rms += j->squares[row * width + i] / (double)width;
+        rms += j->squares[row * width + i] / (double)count;
     }
     if (strstr(j->s->name, ".mlp.gate.weights") && *r->merged && strstr(r->merged, "router-experts")) {
         qsort(x, width, sizeof *x, diff_by_number); /* the order of the dump's experts is not known */
         qsort(y, width, sizeof *y, diff_by_number);
     }
-    for (size_t i = 0; i < width; i++) {
+    for (size_t i = 0; i < count; i++) {
         double variance = fmax(rms, j->squares[row * width + i]), far = fabs(x[i] - y[i]), slack = j->call.slack[row * width + i];
         double last = half_ulp(j, fmax(fabs(x[i]), fabs(y[i]))), order = sqrt((double)j->call.terms) * 0x1p-24 * largest;
         double bound = last + slack + LOCAL_TIMES * sqrt(variance) + order;
         double ratio = !isfinite(y[i]) ? 0 : !isfinite(x[i]) ? INFINITY : far > 0 ? far / bound : 0;
         wrong |= ratio > 1;
         if (isfinite(far) && far > 0)
-            errors += far * far / ((last * last + slack * slack) / 3 + variance + order * order) / (double)width;
+            errors += far * far / ((last * last + slack * slack) / 3 + variance + order * order) / (double)count;
         if (ratio > r->ratio) {
             r->ratio = ratio;
             place(j, row, i, x[i], y[i], bound);
@@ -226,13 +246,6 @@ static void judge_rows(struct judge *j, size_t width)
 
 /* --- one operator --- */
 
-/* Operators of one expert compute only the rows that chose it. */
-static void keep_rows_of_expert(struct judge *j)
-{
-    for (size_t s = 0; s < j->v->rows; s++)
-        j->present[s] &= j->there[s];
-}
-
 static void judge_operator(struct judge *j, int depth, size_t width)
 {
     struct local_values *v = j->v;
@@ -243,9 +256,9 @@ static void judge_operator(struct judge *j, int depth, size_t width)
         return;
     }
     snprintf(r->merged, sizeof r->merged, "%s", merged);
-    if (j->call.expert >= 0)
-        keep_rows_of_expert(j);
-    local_compute(v, &j->call, depth, j->call.expert >= 0 ? j->present : NULL);
+    for (size_t s = 0; s < v->rows && rows_of_expert(j); s++)
+        j->present[s] &= j->there[s];
+    local_compute(v, &j->call, depth, rows_of_expert(j));
     int runs = j->call.inner || *merged || v->is_cast || j->noisy_x ? j->runs : 0, found = 1;
     for (int run = 1; run <= runs && found; run++)
         found = one_run(j, (uint64_t)run, depth, width);
@@ -269,6 +282,21 @@ static double unit_of_candidates(const struct judge *j, int layer, int depth)
     return s ? local_unit(j->v, s) : 0x1p-24;
 }
 
+/* Copies the numbers of the dump to j->dump. Rows of scores may be shorter or longer than the context: a missing number is masked. */
+static void take_numbers(struct judge *j, const struct diff_series *s, size_t width)
+{
+    size_t rows = j->v->rows;
+    j->stride = s->width > width ? s->width : width;
+    j->dump = cli_must(malloc((rows * j->stride + 1) * sizeof *j->dump));
+    double *x = cli_must(malloc((rows * s->width + 1) * sizeof *x));
+    for (size_t i = 0; i < rows * s->width; i++)
+        x[i] = -INFINITY;
+    local_numbers(j->v, s, x, j->there, j->tokens);
+    for (size_t i = 0; i < rows * j->stride; i++)
+        j->dump[i] = i % j->stride < s->width ? x[i / j->stride * s->width + i % j->stride] : -INFINITY;
+    free(x);
+}
+
 static void judge_series(struct judge *j, const struct diff_series *s)
 {
     struct local_result *r = j->result;
@@ -278,15 +306,14 @@ static void judge_series(struct judge *j, const struct diff_series *s)
     r->operator = j->op ? j->op->name : NULL;
     if (!j->op || !s->count)
         return;
-    size_t width = j->op->width(reference_config(j->v->r), layer), n = j->v->rows * width;
-    if (s->width != width || (s->dtype == DIFF_INTEGERS) != j->op->chooses) {
+    size_t width = local_width(j->v, j->op, layer), n = j->v->rows * width;
+    if ((s->width != width && j->op->width) || (s->dtype == DIFF_INTEGERS) != j->op->chooses) {
         not_judged(r, "it is %s, which is no shape of this model", s->shape);
         r->verdict = STRUCTURAL;
         return;
     }
     j->unit = j->op->chooses ? unit_of_candidates(j, layer, s->depth) : local_unit(j->v, s);
     j->call = (struct reference_call){.op = j->op, .layer = layer, .expert = expert, .ranks = j->v->ranks, .unit = j->op->of_router ? j->unit : j->v->arithmetic};
-    j->dump = cli_must(calloc(n + 1, sizeof *j->dump));
     j->squares = cli_must(calloc(n + 1, sizeof *j->squares));
     j->call.out = cli_must(calloc(n + 1, sizeof *j->call.out));
     j->call.slack = cli_must(calloc(n + 1, sizeof *j->call.slack));
@@ -295,7 +322,7 @@ static void judge_series(struct judge *j, const struct diff_series *s)
     j->present = cli_must(calloc(j->v->rows + 1, 1));
     j->tie = cli_must(calloc(j->v->rows + 1, 1));
     j->tokens = cli_must(calloc(j->v->rows + 1, sizeof *j->tokens));
-    local_numbers(j->v, s, j->dump, j->there, j->tokens);
+    take_numbers(j, s, width);
     judge_operator(j, s->depth, width);
     free(j->dump);
     free(j->squares);

@@ -40,6 +40,7 @@
 #define LOCAL_ROW 3.0
 #define LOCAL_TAP 2.0
 #define LOCAL_ROWS 4
+#define LOCAL_MASKED (-1e4) /* engines add -infinity to scores that are masked, or a number such as -10000 */
 
 struct local_result { /* of one name of the dump */
     const struct diff_series *series;
@@ -113,6 +114,8 @@ int local_inputs(struct local_values *v, int noisy, const struct reference_opera
                  unsigned char *present, char *merged);
 /* Computes call->out (and slack) for all rows. only [rows]: NULL, or the rows that an expert computes. */
 void local_compute(struct local_values *v, struct reference_call *call, int depth, const unsigned char *only);
+/* How many numbers a row of the operator's result has. Scores have one for each row of the dump, from local_base on. */
+size_t local_width(const struct local_values *v, const struct reference_operator *op, int layer);
 size_t local_base(const struct local_values *v, int depth); /* the first row: 0 if there is a phantom row, else 1 */
 int local_position(const struct local_values *v, int depth); /* the RoPE position of this row */
 double local_unit(const struct local_values *v, const struct diff_series *s); /* the rounding of a tensor of the dump */

@@ -18,6 +18,12 @@ static int layer_of(const char *name)
 
 size_t local_base(const struct local_values *v, int depth) { return depth >= 0 && v->conventions.value[FIRST_ROW] ? 0 : 1; }
 
+size_t local_width(const struct local_values *v, const struct reference_operator *op, int layer)
+{
+    int L = config_of(v)->num_hidden_layers;
+    return op->width ? op->width(config_of(v), layer) : v->rows - local_base(v, layer >= L ? layer - L : -1);
+}
+
 /* As in reference/model.c. */
 int local_position(const struct local_values *v, int depth)
 {
@@ -216,6 +222,8 @@ int local_inputs(struct local_values *v, int noisy, const struct reference_opera
         }
         double *x = cli_must(malloc((v->rows * in->width + 1) * sizeof *x)); /* a copy, because the list may move */
         memcpy(x, in->x, v->rows * in->width * sizeof *x);
+        if (!strcmp(op->name, "hidden")) /* the phantom row of every module reads zeros */
+            memset(x, 0, in->width * sizeof *x);
         call->in[i] = x;
         call->in_width[i] = in->width;
         for (size_t s = 0; s < v->rows; s++)
@@ -232,7 +240,7 @@ int local_inputs(struct local_values *v, int noisy, const struct reference_opera
 static void compute_some(struct local_values *v, struct reference_call *call, const unsigned char *only)
 {
     struct reference_call k = *call;
-    size_t in = call->in_width[0], out = call->op->width(config_of(v), call->layer), n = 0;
+    size_t in = call->in_width[0], out = local_width(v, call->op, call->layer), n = 0;
     double *x = cli_must(malloc((v->rows * in + 1) * sizeof *x)), *y = cli_must(malloc((v->rows * out + 1) * sizeof *y)), *slack = cli_must(malloc((v->rows * out + 1) * sizeof *slack));
     for (size_t s = 0; s < v->rows; s++)
         if (only[s])
@@ -265,7 +273,7 @@ void local_compute(struct local_values *v, struct reference_call *call, int dept
         compute_some(v, call, only);
         return;
     }
-    size_t base = local_base(v, depth), width = call->op->width(config_of(v), call->layer);
+    size_t base = local_base(v, depth), width = local_width(v, call->op, call->layer);
     for (int i = 0; i < REFERENCE_INPUTS; i++)
         k.in[i] = call->in[i] ? call->in[i] + base * call->in_width[i] : NULL;
     k.out = call->out + base * width;
@@ -318,7 +326,7 @@ const struct local_value *local_value(struct local_values *v, int noisy, const c
     if (known && noisy && known->given && v->is_cast)
         return rounded_copy(v, known);
     const struct reference_operator *op = reference_operator_of(v->r, name, &layer, &expert);
-    size_t width = op ? op->width(config_of(v), layer) : 0;
+    size_t width = op ? local_width(v, op, layer) : 0;
     if (known || (known = given(v, name, depth, width)))
         return known;
     snprintf(v->missing, sizeof v->missing, "%s", name);

@@ -241,7 +241,7 @@ static int fill(struct diff_reader *r, const struct entry *e, struct diff_series
     size_t rows, width, item = dtype_of(e->dtype_name, &dtype);
     const char *data = e->data;
     shape_of(e, line != NULL, &rows, &width);
-    int scores = strstr(s->name, ".self_attn.scores.") != NULL;
+    int scores = naming_of_context(s->name);
     if (s->item && ((width != s->width && !scores) || item != s->item)) {
         note(r->side, "%s is %zu numbers wide, in another pass %zu: left out", e->name, width, s->width);
         return EXIT_DONE;

@@ -40,7 +40,7 @@ static void find_inputs(struct replay *p, struct one *x, char why[512])
     unsigned char *present = cli_must(calloc(p->v.rows + 1, 1));
     x->k.op = reference_operator_of(p->v.r, x->name, &x->k.layer, &x->k.expert);
     x->depth = x->k.layer >= config->num_hidden_layers ? x->k.layer - config->num_hidden_layers : -1;
-    x->width = x->k.op->width(config, x->k.layer);
+    x->width = local_width(&p->v, x->k.op, x->k.layer);
     x->base = x->end = local_base(&p->v, x->depth);
     *why = '\0';
     if (!local_inputs(&p->v, 0, x->k.op, x->k.layer, &x->k, present, merged)) {
@@ -55,6 +55,8 @@ static void find_inputs(struct replay *p, struct one *x, char why[512])
             snprintf(why, 512, "%s: an input of %s has no row %zu", path, x->name, x->end - x->base);
         else
             x->end += present[s];
+    if (!x->k.op->width && !p->c->reference)
+        snprintf(why, 512, "the engine does not compute %s alone; --reference does", x->name);
     if (!*why && x->end == x->base)
         snprintf(why, 512, "%s: an input of %s has no row 0", path, x->name);
     free(present);
