@@ -1,16 +1,19 @@
 /* tests/fuzz/fuzz_manifest.c -- any bytes as the manifest of a dump that `diff` reads; what is behind the first 0 byte is the dump itself,
- * in the format of safetensors. All rows that come out must lie inside the file. */
+ * in the format of safetensors. All rows that come out must lie inside the file. If the bytes begin with "names", they are a file of
+ * --names instead, and translate the names of a fixed dump. */
 #include "tests/support/fuzz.h"
+#include "tools/cli/naming_file.h"
 #include "tools/diff/diff.h"
 
 static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[3,2],\"data_offsets\":[0,24]},\"b\":{\"dtype\":\"BF16\",\"shape\":[3,4],\"data_offsets\":[24,48]},"
                              "\"tokens\":{\"dtype\":\"I64\",\"shape\":[3],\"data_offsets\":[48,72]}}";
-static char dir[] = "/tmp/verbatim-fuzz-XXXXXX", dump[64], manifest[64];
+static char dir[] = "/tmp/verbatim-fuzz-XXXXXX", dump[64], manifest[64], names[64];
 
 static void leave(void)
 {
     remove(dump);
     remove(manifest);
+    remove(names);
     rmdir(dir);
 }
 
@@ -42,6 +45,24 @@ static void check_side(const struct diff_side *side)
         demand(side->tokens[i] >= 0);
 }
 
+/* Reads a dump without manifest, whose names the file translates. */
+static void try_names(struct cli *c, const uint8_t *data, size_t size)
+{
+    struct diff_side side;
+    write_fixed();
+    remove(manifest);
+    write_to(names, data, size, "", 0);
+    c->names = names;
+    if (naming_file_read(c, names, &c->naming) == EXIT_DONE) {
+        if (diff_read(c, &side, dump, NULL, -1) == EXIT_DONE)
+            check_side(&side);
+        diff_close(&side);
+    }
+    naming_file_close(c->naming);
+    c->naming = NULL;
+    c->names = NULL;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static struct cli c = {.n = -1};
@@ -53,6 +74,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         demand(mkdtemp(dir) != NULL && !atexit(leave));
         snprintf(dump, sizeof dump, "%s/d.safetensors", dir);
         snprintf(manifest, sizeof manifest, "%s/d.jsonl", dir);
+        snprintf(names, sizeof names, "%s/names", dir);
+    }
+    if (size > 5 && !memcmp(data, "names", 5)) {
+        try_names(&c, data + 5, size - 5);
+        return 0;
     }
     if (zero)
         write_to(dump, zero + 1, size - first - 1, "", 0);

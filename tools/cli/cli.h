@@ -104,6 +104,7 @@ struct cli {
     const char *require, *junit; /* for diff */
     char *taps, *gather;         /* lists with commas: --taps, --gather; cli_lists_close frees them */
     const char *layers, *steps;  /* ranges: --layers, --steps */
+    struct naming_file *naming;  /* the file of --names, if it is no system; cli_lists_close closes it */
     const char *other, *model_of_bound, *layout_a, *layout_b, *arithmetic; /* for diff: side A is model_dir, side B is `other` */
     const char *system, *messages, *template_kwargs; /* for a conversation */
     const char *prompts; /* for generate: the file of --prompts */
@@ -194,7 +195,7 @@ int cli_fail(const struct cli *c, int exit_code, const char *format, ...) __attr
 
 /* Parses the arguments from argv[2] on. Reports errors. */
 int cli_parse(struct cli *c, int argc, char **argv);
-/* Frees what cli_parse allocated for options that may be given several times. */
+/* Frees what cli_parse allocated for options. */
 void cli_lists_close(struct cli *c);
 /* Whether --taps and --layers choose the value of this name. */
 int cli_wants(const struct cli *c, const char *name, int layer);

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 
 #include "tools/cli/filter.h"
-#include "tools/cli/naming.h"
+#include "tools/cli/naming_file.h"
 #include "tools/cli/options.h"
 
 const struct option *option_at(size_t i)
@@ -89,6 +89,8 @@ void cli_lists_close(struct cli *c)
     free(c->taps);
     free(c->gather);
     c->taps = c->gather = NULL;
+    naming_file_close(c->naming);
+    c->naming = NULL;
 }
 
 static int positional(struct cli *c, const char *value)
@@ -220,6 +222,16 @@ static int check_prompts(const struct cli *c)
     return c->out && !*c->out ? cli_fail(c, EXIT_USAGE, "-o is empty") : EXIT_DONE;
 }
 
+/* Reads the file of --names. Its lines translate to Verbatim's names only, so `dump` cannot use it. */
+static int open_names(struct cli *c)
+{
+    struct stat st;
+    if (c->command->takes & TAKES_TAPS || stat(c->names, &st))
+        return cli_fail(c, EXIT_USAGE, "unknown system %s in --names; known are %s%s", c->names, naming_known(),
+                        c->command->takes & TAKES_TAPS ? "" : ", and there is no such file");
+    return naming_file_read(c, c->names, &c->naming);
+}
+
 /* Checks what the table of options cannot express: which options can be used together. */
 static int check(struct cli *c)
 {
@@ -233,8 +245,9 @@ static int check(struct cli *c)
         return cli_fail(c, EXIT_USAGE, "wanted two to compare, A and B; see verbatim %s --help", c->command->name);
     if (!c->model_dir)
         return cli_fail(c, EXIT_USAGE, "MODEL is missing; see verbatim %s --help", c->command->name);
-    if (c->names && !naming_find(c->names))
-        return cli_fail(c, EXIT_USAGE, "unknown system %s in --names; known are %s", c->names, naming_known());
+    int named = c->names && !naming_find(c->names) ? open_names(c) : EXIT_DONE;
+    if (named != EXIT_DONE)
+        return named;
     if (c->arithmetic && strcmp(c->arithmetic, "f32") && strcmp(c->arithmetic, "f16") && strcmp(c->arithmetic, "bf16"))
         return cli_fail(c, EXIT_USAGE, "--arithmetic is %s, wanted f32, f16 or bf16", c->arithmetic);
     if (c->ties && strcmp(c->ties, "ok") && strcmp(c->ties, "report") && strcmp(c->ties, "fail"))

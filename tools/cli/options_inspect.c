@@ -18,9 +18,10 @@ const struct option options_to_inspect[] = {
      "finds the step of a row in the manifest: `step` or, if a line has none, `pass`."},
     {"--reference", NULL, NULL, COMPARE_OPTIONS, TAKES_REFERENCE, FLAG, AT(reference), 0, 0,
      "Compute with the double-precision reference instead of the engine."},
-    {"--names", NULL, "SYSTEM", COMPARE_OPTIONS, TAKES_NAMES | TAKES_AGAINST, TEXT_VALUE, AT(names), 0, 0,
+    {"--names", NULL, "SYSTEM|FILE", COMPARE_OPTIONS, TAKES_NAMES | TAKES_AGAINST, TEXT_VALUE, AT(names), 0, 0,
      "Read or write the dump with the tensor names of another system: hf, llama.cpp, megatron, sglang or vllm. If the system has no name "
-     "for a value, the value keeps Verbatim's name."},
+     "for a value, the value keeps Verbatim's name. To read a dump, a FILE may map names, with lines such as "
+     "`blocks.{layer}.attn = model.layers.{layer}.self_attn.o_proj.output`."},
     {"--against", NULL, "DUMP", COMPARE_OPTIONS, TAKES_AGAINST, TEXT_VALUE, AT(against), 0, 0,
      "Find the conventions that reproduce DUMP, which Verbatim or another engine has written. The exit code is 3 if no conventions "
      "reproduce DUMP."},

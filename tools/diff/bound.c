@@ -117,9 +117,12 @@ static int one_run(struct cli *c, const char *dir, const int32_t *ids, size_t co
         dump_abandon(&dump);
     else
         code = dump_end(&dump, &tensors);
+    struct naming_file *naming = c->naming;
     c->sequence = -1; /* it chooses among the texts of the user's dump */
+    c->naming = NULL;
     if (code == EXIT_DONE)
         code = diff_read(c, side, path, NULL, -1);
+    c->naming = naming;
     unlink(path);
     snprintf(path, sizeof path, "%s/run.jsonl", dir);
     unlink(path);

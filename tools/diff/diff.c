@@ -381,7 +381,8 @@ static const struct note notes[] = {
     {"--tokens", "Use these token ids (5,6,7 or @FILE) instead of those in the manifest. This option is needed if no manifest contains "
                  "token ids."},
     {"--taps", "Compare and judge only values whose names match one of these patterns. The option may be given several times."},
-    {"--names", "If a dump has no manifest: its tensors have the names of this system: hf, llama.cpp, megatron, sglang or vllm."},
+    {"--names", "If a dump has no manifest: its tensors have the names of this system: hf, llama.cpp, megatron, sglang or vllm. Or a FILE that "
+                "maps names: see docs/ORACLE.md."},
     {"--reference", "Run MODEL with the double-precision reference instead of the engine."},
     {"--json", "Print an object with the keys verdict, first, first_structural, first_biased, taps, local_a, local_b (operators alone), "
                "only_in_a, only_in_b, notes and others."},

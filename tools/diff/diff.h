@@ -82,6 +82,9 @@ void diff_close(struct diff_side *side);
 void diff_find_tokens(struct diff_side *side);
 /* The side frees `block` when it is closed. Returns `block`. */
 void *diff_own(struct diff_side *side, void *block);
+void diff_add_row(struct diff_series *s, struct diff_row row);
+/* If a token has several rows, the last one counts, because the token was computed again. It takes the place of the first one. */
+void diff_keep_last_rows(struct diff_series *s);
 /* Copies the rows and the properties of a series, but not its name and place. */
 void diff_copy_series(struct diff_series *to, const struct diff_series *from);
 

@@ -1,6 +1,7 @@
 /* tools/diff/read.c -- reads a dump of Verbatim or of another engine, as rows with Verbatim's names. Files are not
  * trusted: vb_tensors_open checks the header, and this file checks the manifest. */
 #include "tools/cli/filter.h"
+#include "tools/cli/naming_file.h"
 #include "tools/diff/diff.h"
 
 #include <errno.h>
@@ -118,100 +119,6 @@ static int is_readable(struct diff_reader *r, const struct entry *e, enum diff_d
 
 /* --- rows --- */
 
-static void add_row(struct diff_series *s, struct diff_row row)
-{
-    const struct diff_row *newest = s->count ? &s->rows[s->count - 1] : NULL;
-    s->disordered |= newest && (newest->sequence != row.sequence || newest->index >= row.index);
-    if (s->count == s->room) {
-        s->room = 2 * s->room + 16;
-        s->rows = cli_must(realloc(s->rows, s->room * sizeof *s->rows));
-    }
-    s->rows[s->count++] = row;
-}
-
-/* Compares two rows by sequence and index, and then by their order in the file. */
-static int by_token(const void *a, const void *b)
-{
-    const struct diff_row *x = *(const struct diff_row *const *)a, *y = *(const struct diff_row *const *)b;
-    if (x->sequence != y->sequence)
-        return x->sequence < y->sequence ? -1 : 1;
-    return x->index != y->index ? (x->index < y->index ? -1 : 1) : (x > y) - (x < y);
-}
-
-/* If a token has several rows, the last one counts, because the token was computed again. It takes the place of the
- * first one. */
-static void keep_last_rows(struct diff_series *s)
-{
-    struct diff_row **sorted = cli_must(malloc((s->count + 1) * sizeof *sorted)), *first = NULL;
-    size_t kept = 0;
-    for (size_t i = 0; i < s->count; i++)
-        sorted[i] = &s->rows[i];
-    qsort(sorted, s->count, sizeof *sorted, by_token);
-    for (size_t i = 0; i < s->count; i++) {
-        if (!first || first->sequence != sorted[i]->sequence || first->index != sorted[i]->index) {
-            first = sorted[i];
-        } else {
-            *first = *sorted[i];
-            sorted[i]->data = NULL;
-        }
-    }
-    for (size_t i = 0; i < s->count; i++)
-        if (s->rows[i].data)
-            s->rows[kept++] = s->rows[i];
-    s->count = kept;
-    free(sorted);
-}
-
-void *diff_own(struct diff_side *side, void *block)
-{
-    side->owned = cli_must(realloc(side->owned, (side->owned_count + 1) * sizeof *side->owned));
-    return side->owned[side->owned_count++] = block;
-}
-
-void diff_copy_series(struct diff_series *to, const struct diff_series *from)
-{
-    struct diff_series s = *from;
-    s.name = to->name;
-    s.layer = to->layer;
-    s.depth = to->depth;
-    s.rank = to->rank;
-    s.step = to->step;
-    s.room = s.count + 1;
-    s.rows = cli_must(malloc(s.room * sizeof *s.rows));
-    memcpy(s.rows, from->rows, s.count * sizeof *s.rows);
-    free(to->rows);
-    *to = s;
-}
-
-static const char *place_key(char key[NAMING_ROOM + 16], const char *name, int depth)
-{
-    snprintf(key, NAMING_ROOM + 16, "%d %.300s", depth, name);
-    return key;
-}
-
-const struct diff_series *diff_find(const struct diff_side *side, const char *name, int depth)
-{
-    char key[NAMING_ROOM + 16];
-    const json_t *place = json_object_get(side->places, place_key(key, name, depth));
-    return place ? &side->series[json_integer_value(place)] : NULL;
-}
-
-struct diff_series *diff_series_of(struct diff_side *side, const char *name, int depth)
-{
-    char key[NAMING_ROOM + 16];
-    const struct diff_series *found = diff_find(side, name, depth);
-    if (found)
-        return &side->series[found - side->series];
-    if (side->count == side->room)
-        side->series = cli_must(realloc(side->series, (side->room = 2 * side->room + 64) * sizeof *side->series));
-    struct diff_series *s = &side->series[side->count];
-    int last, step, layer = naming_place(name, &step, &last);
-    *s = (struct diff_series){.name = cli_must(strdup(name)), .layer = layer, .depth = depth, .step = step,
-                              .rank = last ? 1 << 20 : layer};
-    json_object_set_new(side->places, place_key(key, name, depth), json_integer((json_int_t)side->count++));
-    return s;
-}
-
 static void write_shape(const struct entry *e, char shape[64])
 {
     size_t used = 0;
@@ -269,7 +176,7 @@ static int fill(struct diff_reader *r, const struct entry *e, struct diff_series
             json_int_t draft = json_integer_value(json_array_get(json_object_get(line, "draft"), i));
             if (draft < 0 || (draft > 0 && (s->depth >= 0 || json_is_false(json_array_get(json_object_get(line, "accepted"), i)))))
                 continue; /* leave out padding, rejected drafts, and rows of a module that were computed from drafts */
-            add_row(s, row);
+            diff_add_row(s, row);
         } else {
             if (s->count == s->room)
                 s->rows = cli_must(realloc(s->rows, (s->room = rows) * sizeof *s->rows));
@@ -351,7 +258,12 @@ static int manifest_line(struct diff_reader *r, const char *manifest, size_t num
     int d = json_is_integer(depth) ? (int)json_integer_value(depth) : -1;
     if (d >= 0 && json_is_integer(layer))
         r->side->layers = (int)json_integer_value(layer) - d;
-    return fill(r, e, diff_series_of(r->side, json_string_value(json_object_get(line, "name")), d), line);
+    char name[NAMING_ROOM]; /* a manifest has Verbatim's names, if no file maps them */
+    const char *said = json_string_value(json_object_get(line, "name"));
+    enum naming_answer answer = r->c->naming ? naming_file_from(r->c->naming, said, name) : NAMING_UNKNOWN;
+    if (answer == NAMING_LEFT_OUT)
+        return EXIT_DONE;
+    return fill(r, e, diff_series_of(r->side, answer == NAMING_FOUND ? name : said, d), line);
 }
 
 static int read_manifest(struct diff_reader *r)
@@ -382,7 +294,7 @@ static int read_manifest(struct diff_reader *r)
         fclose(f);
     for (size_t i = 0; i < r->side->count; i++)
         if (r->side->series[i].disordered)
-            keep_last_rows(&r->side->series[i]);
+            diff_keep_last_rows(&r->side->series[i]);
     if (missing)
         note(r->side, "%s lists %zu tensors that the file lacks: the dump is partial", manifest, missing);
     if (changed > 1)
@@ -472,8 +384,14 @@ static void guess_layers(struct diff_reader *r)
  * added to it. */
 static void translate(const struct diff_reader *r, const char *theirs, char name[NAMING_ROOM])
 {
-    const struct naming *names = r->names ? r->names : naming_find("hf");
+    const struct naming *of_file = r->c->naming ? naming_file_system(r->c->naming) : NULL;
+    const struct naming *names = r->names ? r->names : of_file ? of_file : naming_find("hf");
     char longer[NAMING_ROOM];
+    enum naming_answer answer = r->c->naming ? naming_file_from(r->c->naming, theirs, name) : NAMING_UNKNOWN;
+    if (answer == NAMING_LEFT_OUT)
+        *name = '\0';
+    if (answer != NAMING_UNKNOWN)
+        return;
     if (naming_from(names, theirs, r->side->layers, name) || naming_is_ours(theirs))
         return;
     snprintf(longer, sizeof longer, "%.300s.output", theirs);
@@ -497,6 +415,8 @@ static int foreign(struct diff_reader *r, const struct entry *e)
         return EXIT_DONE;
     }
     translate(r, e->name, name);
+    if (!*name)
+        return EXIT_DONE;
     size_t before = r->side->count;
     struct diff_series *s = diff_series_of(r->side, name, depth_of(r->side, name));
     if (r->side->count == before)
@@ -506,27 +426,12 @@ static int foreign(struct diff_reader *r, const struct entry *e)
 
 /* --- a whole dump --- */
 
-static int by_place(const void *p, const void *q)
+/* Adds a note about lines of --names FILE that match no tensor: they may be misspelled. */
+static void note_unused(struct diff_reader *r)
 {
-    const struct diff_series *a = p, *b = q;
-    long x[] = {a->depth, a->rank, a->step}, y[] = {b->depth, b->rank, b->step};
-    for (size_t i = 0; i < 3; i++)
-        if (x[i] != y[i])
-            return x[i] < y[i] ? -1 : 1;
-    size_t n = strlen(a->name), m = strlen(b->name);
-    /* shorter names first, so that expert 9 comes before expert 10 */
-    return n != m ? (n < m ? -1 : 1) : strcmp(a->name, b->name);
-}
-
-void diff_sort(struct diff_side *side)
-{
-    char key[NAMING_ROOM + 16];
-    if (side->count)
-        qsort(side->series, side->count, sizeof *side->series, by_place);
-    json_object_clear(side->places);
-    for (size_t i = 0; i < side->count; i++)
-        json_object_set_new(side->places, place_key(key, side->series[i].name, side->series[i].depth),
-                            json_integer((json_int_t)i));
+    size_t line, unused = r->c->naming ? naming_file_unused(r->c->naming, &line) : 0;
+    if (unused)
+        note(r->side, "%s: line %zu matches no tensor of %s%s", r->c->names, line, r->side->path, unused > 1 ? ", nor do others" : "");
 }
 
 int diff_read(struct cli *c, struct diff_side *side, const char *path, const struct naming *names, int layers)
@@ -534,6 +439,8 @@ int diff_read(struct cli *c, struct diff_side *side, const char *path, const str
     struct diff_reader r = {.c = c, .side = side, .names = names};
     struct stat st;
     char *inside = vb_path(NULL, path, "dump.safetensors");
+    if (c->naming)
+        naming_file_forget(c->naming);
     int is_dir = !stat(path, &st) && S_ISDIR(st.st_mode), code;
     *side = (struct diff_side){.path = path, .kind = "dump", .layers = layers, .notes = json_array(), .places = json_object()};
     r.path = is_dir ? cli_must(inside) : path;
@@ -554,28 +461,9 @@ int diff_read(struct cli *c, struct diff_side *side, const char *path, const str
             code = foreign(&r, &r.entries[i]);
     if (code == EXIT_DONE)
         diff_sort(side);
+    note_unused(&r);
     free(r.entries);
     free(r.by_name);
     vb_free(NULL, inside);
     return code;
-}
-
-void diff_close(struct diff_side *side)
-{
-    for (size_t i = 0; i < side->count; i++) {
-        free(side->series[i].name);
-        free(side->series[i].rows);
-    }
-    for (size_t i = 0; i < side->rank_count; i++)
-        diff_close(&side->ranks[i]);
-    free(side->ranks);
-    for (size_t i = 0; i < side->owned_count; i++)
-        free(side->owned[i]);
-    free(side->owned);
-    free(side->series);
-    free(side->tokens);
-    json_decref(side->notes);
-    json_decref(side->places);
-    vb_tensors_close(side->file);
-    *side = (struct diff_side){0};
 }
