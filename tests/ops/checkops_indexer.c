@@ -217,7 +217,7 @@ static void check_choice(const struct index_case *c, size_t s, const float *scor
     compared = score;
     qsort(order, n, sizeof *order, earlier);
     if (seen && !isnan(score[order[0]]) && !isnan(score[order[n - 1]]))
-        assert_true(same_bits(seen->margin[s], score[order[K - 1]] - score[order[K]]));
+        assert_true(seen->margin[s] == score[order[K - 1]] - score[order[K]]);
     qsort(order, K, sizeof *order, ascending);
     for (size_t i = 0; i < K; i++)
         if (kept[s * K + i] != order[i])
@@ -263,16 +263,16 @@ TEST(indexer_is_rule_9_bit_for_bit)
         }
 }
 
-/* Without any weight all scores are 0, so the earliest tokens are kept. Weights below 0 make many scores equal to 0; if the weights
- * are tiny, others become -0. The numbers of the last query are below 1e-4. */
+/* Without any weight all scores are 0, so the earliest tokens are kept. Weights below 0 make many scores equal to 0; if they
+ * are tiny, others become -0. The numbers of the last two queries are far below 1e-4, so their codes are subnormal. */
 TEST(equal_scores_keep_the_earliest_tokens)
 {
     uint64_t seed = 10;
     struct index_case c = random_case(2, 64, 32, 0, 40, 4, 600, &seed);
     for (size_t i = 0; i < c.S * 2; i++)
-        c.w[i] = i < 2 ? 0.0f : i < 4 ? -0.5f : i < 6 ? -3e-42f : 1.0f;
-    for (size_t i = 6 * 64; i < 8 * 64; i++)
-        c.q[i] *= 1e-5f;
+        c.w[i] = i < 2 ? 0.0f : i < 4 ? -0.5f : i < 6 ? -7e-38f : 1.0f;
+    for (size_t i = 4 * 64; i < 8 * 64; i++)
+        c.q[i] *= 1e-8f;
     for (size_t s = 1; s < c.S; s++)
         c.seen[s].length = 600;
     int32_t *kept = guarded(c.S * c.ix.kept * sizeof *kept);
