@@ -412,7 +412,7 @@ typedef struct vb_session_options {
     void *stop_context;
     vb_tap_callback tap;   /* called for every named intermediate value; may be NULL */
     void *tap_context;
-    int tap_scores;        /* 1: taps also receive attention scores; this doubles the work of attention */
+    int tap_scores;        /* 1: taps also receive scores of attention and of indexers; this doubles the work of attention */
     vb_trace_callback trace; /* called for every event in enum vb_trace_kind; may be NULL */
     void *trace_context;
     int padded;            /* 1: passes that verify drafts always have K+1 rows, as in systems with fixed shapes. Unused rows have

@@ -54,7 +54,7 @@ struct attention {
     enum kv_type cache; /* the type of the cache rows */
 };
 
-static inline struct kv_layout attention_rows(const struct attention *a) { return (struct kv_layout){a->cache, a->latent, a->rope}; }
+static inline struct kv_layout attention_rows(const struct attention *a) { return (struct kv_layout){.type = a->cache, .latent = a->latent, .rope = a->rope}; }
 
 /* Returns the bytes of scratch that op_attention needs for up to S queries, if none attends to more than `context`
  * tokens. */

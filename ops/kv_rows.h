@@ -19,6 +19,8 @@ enum kv_type { KV_F32, KV_BF16, KV_Q8 };
 struct kv_layout {
     enum kv_type type;
     size_t latent, rope; /* the sizes c and r */
+    size_t index;        /* numbers of an index key (ops/indexer.h); 0: the model has no indexer */
+    size_t index_layers; /* layers that have an index cache */
 };
 
 /* Returns the size of a row in bytes, with its padding; a multiple of 4. */

@@ -288,7 +288,8 @@ def check_lists():
 def check_taps():
     """Each value that the forward pass itself shows has its name in the table of --names, and the last part of it in ORACLE.md. Values
     that operators show behind a prefix ("mlp.gate.") are not looked at."""
-    forward = re.sub(r"^#include.*$", "", (ROOT / "engine/pass/forward.c").read_text(), flags=re.M)
+    code = "".join((ROOT / f"engine/pass/{name}.c").read_text() for name in ("forward", "indexing"))
+    forward = re.sub(r"^#include.*$", "", code, flags=re.M)
     table, oracle = (ROOT / "tools/cli/naming.c").read_text(), (ROOT / "docs/ORACLE.md").read_text()
     taps = [name for name in re.findall(r'"([^"\n]+)"', forward) if not name.endswith(".")]  # "mlp.gate.": an operator's prefix
     for name in taps:

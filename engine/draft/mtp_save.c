@@ -1,8 +1,9 @@
 /* engine/draft/mtp_save.c -- what a drafter with MTP modules holds, in a session file, and back.
  *
- *     u64 depths, d, numbers in a row (with its padding), fingerprint of the head (0: the model's modules draft);
+ *     u64 depths, d, numbers in a row (with its padding and the row of the index cache), fingerprint of the head (0: the model's modules draft);
  *         hidden (0 or 1), missing (0 or 1), first_pending, pending_count
- *     per depth   u64 length of its cache, FIRST_ROW's row included; f32 hidden_of_next [d]; f32 rows [length, numbers]
+ *     per depth   u64 length of its cache, FIRST_ROW's row included; f32 hidden_of_next [d]; f32 rows [length, numbers];
+ *                 then rows of the index cache, if the module has an indexer
  *     f32 pending [pending_count, d]
  *
  * Nothing is written if the caches do not begin with row 0 (mtp_defer).
@@ -18,12 +19,19 @@
 
 enum { DEPTHS, WIDTH, ROW, HEAD, HIDDEN, MISSING, FIRST_PENDING, PENDING, NUMBERS };
 
+/* Returns the numbers of a row and of its index row together. */
+static size_t row_numbers(const struct mtp_state *s)
+{
+    const struct kvpool *p = s->depths[0].cache.pool;
+    return p->row + p->index_row / sizeof(float);
+}
+
 /* What the state of a drafter can be used by: one with as many depths or fewer, and the same in the rest. */
 static void describe(const struct mtp_state *s, uint64_t head[NUMBERS])
 {
     head[DEPTHS] = (uint64_t)s->num_depths;
     head[WIDTH] = s->net->width;
-    head[ROW] = s->depths[0].cache.pool->row;
+    head[ROW] = row_numbers(s);
     head[HEAD] = s->net->type->fingerprint ? s->net->type->fingerprint(s->net) : 0;
 }
 
@@ -64,6 +72,8 @@ void mtp_drafter_save(struct drafter *drafter, struct workspace *w, size_t pos, 
         session_write_u64(out, depth->cache.length);
         session_write(out, depth->hidden_of_next, d * sizeof *depth->hidden_of_next);
         session_write_rows(out, &depth->cache, 0, depth->cache.length, depth->cache.pool->row);
+        if (depth->cache.pool->index_row)
+            session_write_index_rows(out, &depth->cache, 0, depth->cache.length);
     }
     if (hidden)
         session_write(out, s->pending + (needed - s->first_pending) * d, (N - needed) * d * sizeof *s->pending);
@@ -88,14 +98,17 @@ static int read_depth(struct mtp_state *s, int k, size_t most, struct session_re
         return DRAFTER_WRONG;
     for (uint64_t i = 0; i < length; i++)
         kvcache_append(&depth->cache);
-    return session_read_rows(in, &depth->cache, 0, (size_t)length, depth->cache.pool->row) ? DRAFTER_WRONG : DRAFTER_LOADED;
+    if (session_read_rows(in, &depth->cache, 0, (size_t)length, depth->cache.pool->row) ||
+        (depth->cache.pool->index_row && session_read_index_rows(in, &depth->cache, 0, (size_t)length)))
+        return DRAFTER_WRONG;
+    return DRAFTER_LOADED;
 }
 
 /* Of a depth that this drafter does not have. */
 static int skip_depth(const struct mtp_state *s, size_t most, struct session_reader *in)
 {
     uint64_t length = session_read_u64(in);
-    size_t numbers = length > most ? 0 : s->net->width + (size_t)length * s->depths[0].cache.pool->row;
+    size_t numbers = length > most ? 0 : s->net->width + (size_t)length * row_numbers(s);
     int failed = length > most;
     for (float number; numbers && !failed; numbers--)
         failed = session_read(in, &number, sizeof number);

@@ -128,6 +128,9 @@ static int check(const struct saying *s)
 {
     const struct config *c = s->c;
     int layers = c->num_hidden_layers + s->m->num_mtp;
+    if (c->index_topk)
+        return vb_fail(s->err, VB_UNSUPPORTED, "%s: an indexer (index_topk %d) cannot be written to a GGUF file", checkpoint_dir(s->m->checkpoint),
+                       c->index_topk);
     for (int i = 0; i < layers; i++)
         if (config_layer_is_moe(c, i) != (i >= c->first_k_dense_replace))
             return cannot(s, "moe_layer_freq", c->moe_layer_freq);

@@ -191,7 +191,48 @@ static int bind_heads(struct binder *b, struct mla *a)
                                  b->c->dims.c);
 }
 
-static int bind_mla(struct binder *b, struct mla *a)
+/* Takes a matrix whose input is never rounded or quantised. If the file has it quantised, it is converted to f32. If `to_bf16` is not
+ * 0, a matrix that is not BF16 is rounded to BF16. */
+static int bind_exact(struct binder *b, struct weight_view *w, const char *part, size_t rows, size_t cols, int to_bf16)
+{
+    const struct tensor *t;
+    int rc = bind_matrix(b, w, &t, part, rows, cols), rounded = to_bf16 && w->type != WEIGHT_BF16;
+    if (rc)
+        return rc;
+    if (!w->data || (!rounded && !weight_is_quantised(w->type)))
+        return VB_OK;
+    float *copy = model_alloc(b, w->rows * w->cols, sizeof *copy);
+    if (!copy)
+        return VB_NO_MEMORY;
+    for (size_t i = 0; i < w->rows; i++)
+        decode_weights(copy + i * w->cols, w, i, 0, w->cols);
+    if (rounded)
+        op_round_bf16(copy, copy, w->rows * w->cols);
+    checkpoint_set_copied(b->m->checkpoint, t);
+    b->m->widened_bytes += w->rows * w->cols * sizeof *copy;
+    *w = (struct weight_view){.type = WEIGHT_F32, .data = copy, .rows = w->rows, .cols = w->cols, .stride = w->cols};
+    return VB_OK;
+}
+
+static int bind_indexer(struct binder *b, struct mla *a, int layer)
+{
+    const struct config *c = b->c;
+    size_t H = c->dims.index_heads, D = c->dims.index_dim;
+    int rc;
+    a->has_indexer = c->index_topk && !config_layer_is_shared(c, layer);
+    for (int i = 0; a->has_indexer && layer < c->num_hidden_layers && i < layer; i++)
+        a->indexer.number += !config_layer_is_shared(c, i);
+    if (!a->has_indexer)
+        return VB_OK;
+    if ((rc = bind_linear(b, &a->indexer.wq_b, "self_attn.indexer.wq_b", H * D, c->dims.q)) ||
+        (rc = bind_linear(b, &a->indexer.wk, "self_attn.indexer.wk", D, c->dims.d)) ||
+        (rc = bind_vector(b, &a->indexer.k_norm, "self_attn.indexer.k_norm.weight", D)) ||
+        (rc = bind_vector(b, &a->indexer.k_norm_bias, "self_attn.indexer.k_norm.bias", D)))
+        return rc;
+    return bind_exact(b, &a->indexer.weights_proj, "self_attn.indexer.weights_proj", H, c->dims.d, c->conventions.value[INDEXER_WEIGHTS]);
+}
+
+static int bind_mla(struct binder *b, struct mla *a, int layer)
 {
     const struct config *c = b->c;
     size_t d = c->dims.d, H = c->dims.H, q = c->dims.q;
@@ -205,7 +246,7 @@ static int bind_mla(struct binder *b, struct mla *a)
         return rc;
     if ((rc = bind_linear(b, &a->kv_a_proj_with_mqa, "self_attn.kv_a_proj_with_mqa", latent + r, d)) ||
         (rc = bind_vector(b, &a->kv_a_layernorm, "self_attn.kv_a_layernorm.weight", latent)) ||
-        (rc = bind_heads(b, a)))
+        (rc = bind_heads(b, a)) || (rc = bind_indexer(b, a, layer)))
         return rc;
     return bind_linear(b, &a->o_proj, "self_attn.o_proj", d, H * c->dims.v);
 }
@@ -224,35 +265,12 @@ static int bind_mlp(struct binder *b, struct mlp *m, const char *part, size_t wi
     return bind_linear(b, &m->down_proj, down, d, width);
 }
 
-/* Makes a copy of the router's matrix if one is needed. A quantised matrix is converted to f32, because the input of the
- * router is never quantised. With convention gate=bf16, a matrix that is not BF16 is rounded to BF16. */
-static int copy_gate(struct binder *b, struct weight_view *w, const struct tensor *t)
-{
-    int rounded = b->c->conventions.value[GATE] && w->type != WEIGHT_BF16;
-    if (!w->data || (!rounded && !weight_is_quantised(w->type)))
-        return VB_OK;
-    float *copy = model_alloc(b, w->rows * w->cols, sizeof *copy);
-    if (!copy)
-        return VB_NO_MEMORY;
-    for (size_t i = 0; i < w->rows; i++)
-        decode_weights(copy + i * w->cols, w, i, 0, w->cols);
-    if (rounded)
-        op_round_bf16(copy, copy, w->rows * w->cols);
-    checkpoint_set_copied(b->m->checkpoint, t);
-    b->m->widened_bytes += w->rows * w->cols * sizeof *copy;
-    *w = (struct weight_view){.type = WEIGHT_F32, .data = copy, .rows = w->rows, .cols = w->cols, .stride = w->cols};
-    return VB_OK;
-}
-
 static int bind_moe(struct binder *b, struct moe *m)
 {
     const struct config *c = b->c;
     size_t E = c->dims.E, width = c->dims.expert;
     char part[40];
-    const struct tensor *t;
-    int rc = bind_matrix(b, &m->gate, &t, "mlp.gate", E, c->dims.d);
-    if (!rc)
-        rc = copy_gate(b, &m->gate, t);
+    int rc = bind_exact(b, &m->gate, "mlp.gate", E, c->dims.d, c->conventions.value[GATE]);
     if (!rc && c->topk_method == TOPK_NOAUX_TC)
         rc = bind_vector(b, &m->e_score_correction_bias, "mlp.gate.e_score_correction_bias", E);
     if (!rc && !(m->experts = model_alloc(b, E, sizeof *m->experts)))
@@ -279,7 +297,7 @@ static int bind_layer(struct binder *b, struct layer *l, int index)
     l->is_moe = config_layer_is_moe(b->c, index);
     if ((rc = bind_vector(b, &l->input_layernorm, "input_layernorm.weight", d)) ||
         (rc = bind_vector(b, &l->post_attention_layernorm, "post_attention_layernorm.weight", d)) ||
-        (rc = bind_mla(b, &l->self_attn)))
+        (rc = bind_mla(b, &l->self_attn, index)))
         return rc;
     return l->is_moe ? bind_moe(b, &l->moe) : bind_mlp(b, &l->mlp, "mlp", b->c->dims.dense);
 }
@@ -441,13 +459,22 @@ int model_bind(struct model **out, const struct config *config, struct checkpoin
     return bind(out, config, checkpoint, &(struct model_options){0}, a, err);
 }
 
+/* Refuses conventions of the indexer that are not computed. */
+static int check_conventions(const struct config *c, const char *dir, vb_error *err)
+{
+    for (size_t i = FIRST_TARGET_CONVENTION; c->index_topk && i < CONVENTIONS; i++) {
+        const struct convention_row *row = convention_row(i);
+        if (row->of_indexer && c->conventions.value[i])
+            return vb_fail(err, VB_UNSUPPORTED, "%s: the convention %s=%s is not computed here", dir, row->name, row->values[c->conventions.value[i]]);
+    }
+    return VB_OK;
+}
+
 int model_open_under(struct model **out, const char *dir, const struct model_options *o, const vb_allocator *a, vb_error *err)
 {
     struct config config;
     struct checkpoint *checkpoint;
     int rc = config_read(&config, dir, a, err);
-    if (!rc && config.index_topk)
-        return vb_fail(err, VB_UNSUPPORTED, "%s: the sparse attention indexer of %s is not computed here", dir, config.architecture);
     if (!rc && o->conventions)
         config_follow(&config, o->conventions);
     config.precision = o->precision;
@@ -455,6 +482,8 @@ int model_open_under(struct model **out, const char *dir, const struct model_opt
     if (!rc && !cache_type_fits(&config, o->cache_type))
         return vb_fail(err, VB_BAD_ARGUMENT, "%s: kv_lora_rank is %d, cache type %s wants a multiple of 32", dir, config.kv_lora_rank,
                        cache_type_name(o->cache_type));
+    if (!rc)
+        rc = check_conventions(&config, dir, err);
     if (!rc)
         rc = checkpoint_open(&checkpoint, dir, a, err);
     return rc ? rc : bind(out, &config, checkpoint, o, a, err);

@@ -27,6 +27,14 @@ struct mla {                                  /* weights of multi-head latent at
                                                  strides are n and v */
     int uk_transposed;                        /* 1: w_uk is quantised along n, so its shape is [H c, n], and uk_stride is c */
     struct weight_view o_proj;                /* [d, Hv] */
+    int has_indexer;                          /* 1 in the full layers of a model with sparse attention */
+    struct {                                  /* see docs/SEMANTICS.md, "Sparse attention (DSA)"; H is index_n_heads */
+        struct weight_view wq_b, wk;          /* [HD, q], [D, d] */
+        const float *k_norm, *k_norm_bias;    /* [D] */
+        struct weight_view weights_proj;      /* [H, d] */
+        size_t number;                        /* number of this layer among the full ones, whose index cache is number 0, 1 and so on; 0
+                                                 in an MTP layer */
+    } indexer;
 };
 
 struct mlp { /* a gated feed-forward layer with intermediate size i */
@@ -126,9 +134,10 @@ struct model_options {
 int model_open_under(struct model **out, const char *dir, const struct model_options *o, const vb_allocator *a, vb_error *err);
 void model_close(struct model *m);
 
-/* Returns the layout of the cache rows of all layers and MTP modules. */
+/* Returns the layout of the cache rows of all main layers, or of an MTP module, which has a cache of its own. */
 struct kv_layout model_cache_layout(const struct config *c);
-/* Returns how many bytes the target's cache takes for one token if the cache had this type; 0 if it cannot have
+struct kv_layout model_mtp_cache_layout(const struct config *c);
+/* Returns how many bytes the target's cache takes for one token if the cache had this type, with the index cache; 0 if it cannot have
  * this type. */
 size_t model_cache_bytes(const struct config *c, enum cache_type type);
 

@@ -1,18 +1,36 @@
 /* engine/model/model_cache.c -- the rows of a model's KV cache. */
 #include "engine/model/model.h"
+#include "ops/indexer.h"
+
+/* Returns how many main layers have an indexer. */
+static size_t full_layers(const struct config *c)
+{
+    size_t count = 0;
+    for (int layer = 0; c->index_topk && layer < c->num_hidden_layers; layer++)
+        count += !config_layer_is_shared(c, layer);
+    return count;
+}
 
 static struct kv_layout layout_of(const struct config *c, enum cache_type type)
 {
     static const enum kv_type types[CACHE_TYPES] = {[CACHE_TYPE_F32] = KV_F32, [CACHE_TYPE_BF16] = KV_BF16, [CACHE_TYPE_Q8] = KV_Q8};
-    return (struct kv_layout){types[type], c->dims.c, c->dims.r};
+    return (struct kv_layout){.type = types[type], .latent = c->dims.c, .rope = c->dims.r, .index = c->dims.index_dim,
+                              .index_layers = full_layers(c)};
 }
 
 struct kv_layout model_cache_layout(const struct config *c) { return layout_of(c, c->cache_type); }
+
+struct kv_layout model_mtp_cache_layout(const struct config *c)
+{
+    struct kv_layout layout = model_cache_layout(c);
+    layout.index_layers = c->index_topk ? 1 : 0;
+    return layout;
+}
 
 size_t model_cache_bytes(const struct config *c, enum cache_type type)
 {
     struct kv_layout layout = layout_of(c, type);
     if (!cache_type_fits(c, type))
         return 0;
-    return c->dims.layers * kv_row_bytes(&layout);
+    return c->dims.layers * kv_row_bytes(&layout) + layout.index_layers * index_row_bytes(layout.index);
 }

@@ -10,6 +10,7 @@
 #include "ops/rmsnorm.h"
 #include "ops/round.h"
 #include "ops/weights.h"
+#include "engine/pass/indexing.h"
 #include "engine/pass/tap.h"
 
 struct attention forward_attention(const struct workspace *w, const struct mla *a)
@@ -72,14 +73,20 @@ void forward_cache_rows(struct workspace *w, const struct mla *a, size_t layer, 
     }
 }
 
+/* Returns whether a row has attention in the expanded form. A row for which tokens were chosen has the absorbed form. */
+static int is_expanded(const struct workspace *w, const struct row *rows, size_t s)
+{
+    return rows[s].expanded && w->seen[s].length == (size_t)rows[s].index + 1;
+}
+
 /* Neighbouring rows with the same form of attention are computed together. */
 void forward_attend(struct workspace *w, const struct attention *a, const struct row *rows, size_t S)
 {
     size_t ldq = a->heads * (a->nope + a->rope), ldy = a->heads * a->value;
     for (size_t s = 0, count; s < S; s += count) {
-        for (count = 1; s + count < S && !rows[s + count].expanded == !rows[s].expanded;)
+        for (count = 1; s + count < S && is_expanded(w, rows, s + count) == is_expanded(w, rows, s);)
             count++;
-        (rows[s].expanded ? op_expanded : op_attention)(&w->cx, w->heads + s * ldy, w->q + s * ldq, w->seen + s, a, count, w->context);
+        (is_expanded(w, rows, s) ? op_expanded : op_attention)(&w->cx, w->heads + s * ldy, w->q + s * ldq, w->seen + s, a, count, w->context);
     }
 }
 
@@ -92,10 +99,11 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
     struct attention attention = forward_attention(w, a);
     size_t q_width = attention.heads * (attention.nope + attention.rope), kv_a_width = attention.latent + attention.rope;
     size_t rank = c->dims.q;
-    struct linear both[] = {{rank ? w->q_a : w->q, rank ? &a->q_a_proj : &a->q_proj}, {w->kv_a, &a->kv_a_proj_with_mqa}};
+    struct linear first[] = {{rank ? w->q_a : w->q, rank ? &a->q_a_proj : &a->q_proj}, {w->kv_a, &a->kv_a_proj_with_mqa},
+                             {w->index_k, &a->indexer.wk}};
 
     op_enter(&w->cx, PART_Q_A);
-    op_linears(&w->cx, both, 2, x, S);
+    op_linears(&w->cx, first, a->has_indexer ? 3 : 2, x, S);
     op_enter(&w->cx, PART_SMALL);
     if (rank) {
         tap(w, "self_attn.q_a_proj.output", w->q_a, rank);
@@ -112,6 +120,8 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
     forward_cache_rows(w, a, layer, rows, S);
     if (w->tapper)
         tap_rope_and_cache_rows(w, S);
+    if (w->kept_most)
+        index_tokens(w, a, rows, x, S);
     tap_operator(w, "self_attn.");
     op_enter(&w->cx, PART_ATTENTION);
     forward_attend(w, &attention, rows, S);

@@ -51,8 +51,12 @@ struct workspace {
     float *concat;                 /* [rows, 2d]: the input of eh_proj (MTP) */
     float *scores, *weights;       /* [rows, E], [rows, experts per token] */
     const int32_t **forced;        /* [rows]: of the present layer, router.forced */
+    struct rope index_rope;        /* the indexer's: the angles of `rope`, perhaps other pairs */
+    size_t kept_most;              /* tokens to which a row attends at most; 0: the model has no indexer */
+    float *index_k, *index_q, *index_w; /* [rows, D], [rows, HD], [rows, H]: key, queries and weights of an indexer */
+    int32_t *kept;                 /* [rows, kept_most]: slots of the tokens that the last indexer chose for each row */
     int32_t *experts, *ids;        /* [rows, experts per token]: the chosen experts; [rows]: token ids */
-    struct timeline *seen;         /* [rows] */
+    struct timeline *seen, *index_seen; /* [rows]: tokens to which attention, or an indexer, attends */
     float *hidden;                 /* [rows, d] after model.norm. Only forward_target writes `hidden`, `features` and `three` */
     float *features;               /* [rows, d]: the rows that drafters read. Convention main-hidden selects whether this is the
                                       array `hidden` or a copy of x before model.norm */
@@ -96,8 +100,9 @@ void workspace_close(struct workspace *w);
  * PART_OUTSIDE. */
 enum pass_part {
     PART_OUTSIDE,
-    PART_Q_A,       /* q_a_proj or q_proj, and kv_a_proj_with_mqa, which share their parallel regions */
+    PART_Q_A,       /* q_a_proj or q_proj, kv_a_proj_with_mqa, and an indexer's wk, which share their parallel regions */
     PART_Q_B,
+    PART_INDEXER,   /* wq_b, weights_proj, scores and choice of an indexer; wk belongs to PART_Q_A */
     PART_ATTENTION, /* q_abs, scores, softmax, values, W_uv; in the expanded form also keys and values */
     PART_O,
     PART_DENSE,     /* the MLP of a layer without experts */

@@ -4,13 +4,17 @@
 #include <assert.h>
 #include <string.h>
 
+#include "ops/indexer.h"
+
 int kvpool_open(struct kvpool *p, size_t layers, size_t capacity, struct kv_layout layout, const vb_allocator *a, vb_error *err)
 {
     *p = (struct kvpool){.layers = layers, .capacity = capacity, .layout = layout, .row = kv_row_bytes(&layout) / 4, .num_free = capacity};
+    p->index_row = layout.index_layers ? index_row_bytes(layout.index) : 0;
     p->rows = vb_alloc(a, layers * p->row, capacity * 4);
+    p->index_rows = p->index_row ? vb_alloc(a, layout.index_layers * p->index_row, capacity) : NULL;
     p->free = vb_alloc(a, capacity, sizeof *p->free);
     p->holders = vb_alloc(a, capacity, sizeof *p->holders);
-    if (!p->rows || !p->free || !p->holders) {
+    if (!p->rows || !p->free || !p->holders || (p->index_row && !p->index_rows)) {
         kvpool_close(p, a);
         return vb_fail(err, VB_NO_MEMORY, "no memory for a cache of %zu layers, %zu tokens, %zu numbers each", layers,
                        capacity, layout.latent + layout.rope);
@@ -23,6 +27,7 @@ int kvpool_open(struct kvpool *p, size_t layers, size_t capacity, struct kv_layo
 void kvpool_close(struct kvpool *p, const vb_allocator *a)
 {
     vb_free(a, p->rows);
+    vb_free(a, p->index_rows);
     vb_free(a, p->free);
     vb_free(a, p->holders);
     *p = (struct kvpool){0};
@@ -48,6 +53,8 @@ static void let_go(struct kvcache *c, int32_t slot)
         return;
     for (size_t layer = 0; c->poison && layer < p->layers; layer++)
         memset(kvcache_row(c, layer, slot), 0xff, p->row * 4);
+    for (size_t layer = 0; c->poison && layer < p->layout.index_layers; layer++)
+        memset(kvcache_index_row(c, layer, slot), 0xff, p->index_row);
     p->free[p->num_free++] = slot;
 }
 
@@ -114,5 +121,7 @@ void kvcache_begin_as(struct kvcache *c, const struct kvcache *other, size_t n)
         int32_t copy = kvcache_append(c);
         for (size_t layer = 0; layer < from->layers; layer++)
             memcpy(kvcache_row(c, layer, copy), kvcache_row(other, layer, slot), from->row * 4);
+        for (size_t layer = 0; layer < from->layout.index_layers; layer++)
+            memcpy(kvcache_index_row(c, layer, copy), kvcache_index_row(other, layer, slot), from->index_row);
     }
 }

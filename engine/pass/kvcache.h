@@ -1,7 +1,8 @@
 /* engine/pass/kvcache.h -- the KV cache, which holds latents (MLA).
  *
  * Each layer has one row per token: [normalised latent c | rotated rope part r], stored as ops/kv_rows.h says. Rows of
- * EAGLE heads hold keys and values instead (ops/gqa.h). Rows are stored in a pool (struct kvpool). A cache (struct kvcache) belongs to one sequence,
+ * EAGLE heads hold keys and values instead (ops/gqa.h). In models with sparse attention, each full layer also has an index
+ * cache: one row per token, for the indexer (ops/indexer.h). The two rows of a token have the same slot. Rows are stored in a pool (struct kvpool). A cache (struct kvcache) belongs to one sequence,
  * and slots[index] is the row of the pool that holds the token with that index.
  *
  * Rows are only appended or removed at the end of a sequence, and a row never changes after it was written. Therefore
@@ -19,6 +20,8 @@ struct kvpool {
     struct kv_layout layout;
     size_t row;       /* words of 4 bytes in a row, with its padding */
     char *rows;       /* [layers, capacity, row] */
+    size_t index_row; /* bytes in a row of the index cache */
+    char *index_rows; /* [layout.index_layers, capacity, index_row]; NULL without an indexer */
     int32_t *free;    /* [capacity]: a stack of the num_free free slots. A new pool returns slots 0, 1, 2 and so on, in this
                          order */
     int32_t *holders; /* [capacity]: number of caches that hold the row */
@@ -42,7 +45,7 @@ int kvpool_open(struct kvpool *p, size_t layers, size_t capacity, struct kv_layo
 void kvpool_close(struct kvpool *p, const vb_allocator *a);
 static inline size_t kvpool_bytes(const struct kvpool *p)
 {
-    return p->capacity * (p->layers * p->row * 4 + sizeof *p->free + sizeof *p->holders);
+    return p->capacity * (p->layers * p->row * 4 + p->layout.index_layers * p->index_row + sizeof *p->free + sizeof *p->holders);
 }
 
 /* kvcache_open makes a cache with a pool of its own. kvcache_open_in makes one in a pool that must outlive it. */
@@ -58,6 +61,16 @@ static inline void *kvcache_layer(const struct kvcache *c, size_t layer)
 static inline void *kvcache_row(const struct kvcache *c, size_t layer, int32_t slot)
 {
     return (char *)kvcache_layer(c, layer) + (size_t)slot * c->pool->row * 4;
+}
+
+/* The same for the index cache. `layer` is the number of the layer among those that have one. */
+static inline void *kvcache_index_layer(const struct kvcache *c, size_t layer)
+{
+    return c->pool->index_rows + layer * c->pool->capacity * c->pool->index_row;
+}
+static inline void *kvcache_index_row(const struct kvcache *c, size_t layer, int32_t slot)
+{
+    return (char *)kvcache_index_layer(c, layer) + (size_t)slot * c->pool->index_row;
 }
 
 static inline size_t kvcache_bytes(const struct kvcache *c) { return kvpool_bytes(&c->own) + c->capacity * sizeof *c->slots; }

@@ -104,8 +104,9 @@ static int check_head(const struct session_reader *r, vb_error *err)
     if (fits)
         fits = h->tokens - (h->rows > h->given ? h->rows : h->given) <= 1;
     fits = fits && row <= most / h->layers && row * h->layers <= most / h->tokens;
+    uint64_t cache = h->section[SECTION_CACHE].size, latents = fits ? h->layers * h->rows * row : 0;
     if (!fits || h->section[SECTION_TOKENS].size != h->tokens * sizeof(int32_t) ||
-        h->section[SECTION_CACHE].size != h->layers * h->rows * row || h->section[SECTION_OUTPUT].size % 8 ||
+        (h->version < 3 ? cache != latents : cache < latents) || h->section[SECTION_OUTPUT].size % 8 ||
         h->section[SECTION_OUTPUT].size / 8 > h->tokens || h->section[SECTION_ABOUT].size >= SESSION_TEXT_ROOM ||
         h->section[SECTION_MODEL].size >= SESSION_TEXT_ROOM)
         return session_bad(r, err, "wrong: its counts of tokens and rows do not fit each other");
@@ -197,6 +198,12 @@ void session_write_rows(struct session_writer *w, const struct kvcache *cache, s
     }
 }
 
+void session_write_index_rows(struct session_writer *w, const struct kvcache *cache, size_t layer, size_t rows)
+{
+    for (size_t i = 0; i < rows; i++)
+        session_write(w, kvcache_index_row(cache, layer, cache->slots[i]), cache->pool->index_row);
+}
+
 static int read_words(struct session_reader *r, const struct kvcache *cache, char *row, size_t width)
 {
     memset(row + width * 4, 0, (cache->pool->row - width) * 4);
@@ -211,6 +218,14 @@ int session_read_rows(struct session_reader *r, const struct kvcache *cache, siz
         if (cache->pool->layout.type == KV_F32 ? read_row(r, row, width) : read_words(r, cache, row, width))
             return -1;
     }
+    return 0;
+}
+
+int session_read_index_rows(struct session_reader *r, const struct kvcache *cache, size_t layer, size_t rows)
+{
+    for (size_t i = 0; i < rows; i++)
+        if (session_read(r, kvcache_index_row(cache, layer, cache->slots[i]), cache->pool->index_row))
+            return -1;
     return 0;
 }
 

@@ -2,7 +2,7 @@
  *
  *     offset  size    content
  *     0       8       89 'V' 'B' 'S' 0D 0A 1A 0A
- *     8       4       version: 1 if the cache type is f32, else 2
+ *     8       4       version: 3 if the model has an indexer; else 1 if the cache type is f32, else 2
  *     12      4       0x01020304
  *     16      6 x 8   bytes of the file; tokens; rows of the target's cache; vb_session.prompt; vb_session.given; context
  *     64      2 x 4   layers; words of 4 bytes in a cache row: c + r if the cache type is f32 (kv_row_words)
@@ -23,7 +23,8 @@
  *     tokens   i32 [tokens]
  *     output   {i32 token, i32 count}, ascending by token: how often each token is in the output, for penalties
  *     cache    [layers, rows, words in a row]: latents and rotated keys by index of the token; f32 in natural order, or, if
- *              the cache type is not f32, rows as ops/kv_rows.h stores them, without their padding
+ *              the cache type is not f32, rows as ops/kv_rows.h stores them, without their padding. Since version 3: then [layers
+ *              with an indexer, rows, words in a row], the index cache, as ops/indexer.h stores it
  *     drafter  the state of the draft method, in a format of its own (engine/draft/mtp_save.c)
  *
  * The cache section does not depend on the slots, the packed order or the instruction set of the session that wrote it.
@@ -38,7 +39,7 @@
 #include "engine/base/new_file.h"
 #include "engine/pass/kvcache.h"
 
-#define SESSION_VERSION 2      /* the newest version; version 1 can be read too */
+#define SESSION_VERSION 3      /* the newest version; versions 1 and 2 can be read too */
 #define SESSION_TEXT_ROOM 32768 /* largest size of the sections `about` and `model` in bytes, including a terminating 0 */
 
 enum session_section { SECTION_ABOUT, SECTION_MODEL, SECTION_TOKENS, SECTION_OUTPUT, SECTION_CACHE, SECTION_DRAFTER, SECTIONS };
@@ -73,6 +74,8 @@ static inline void session_write_u64(struct session_writer *w, uint64_t value) {
 /* Writes the first `rows` rows of a layer, and of each row the first `width` words of 4 bytes. Rows of type f32 are
  * written in natural order (not packed), other rows as they are stored. `width` is at most kvpool.row. */
 void session_write_rows(struct session_writer *w, const struct kvcache *cache, size_t layer, size_t rows, size_t width);
+/* Writes the first `rows` rows of a layer's index cache. `layer` counts the layers that have one. */
+void session_write_index_rows(struct session_writer *w, const struct kvcache *cache, size_t layer, size_t rows);
 /* Ends the file. If `code` is VB_OK and everything was written to the disk, the finished file appears at its path. If
  * `code` is an error, or if writing failed, the file is removed. If `code` is an error, the caller has filled *err, and
  * the function returns `code`. If writing failed, the function fills *err and returns VB_IO. */
@@ -111,6 +114,8 @@ static inline uint64_t session_read_u64(struct session_reader *r)
 /* Reads the next `rows` rows of `width` words, as session_write_rows wrote them. Row i is stored in slot cache->slots[i] of the layer.
  * Returns 0 or -1 like session_read. */
 int session_read_rows(struct session_reader *r, const struct kvcache *cache, size_t layer, size_t rows, size_t width);
+/* Reads the next `rows` rows, as session_write_index_rows wrote them. Returns 0 or -1 like session_read. */
+int session_read_index_rows(struct session_reader *r, const struct kvcache *cache, size_t layer, size_t rows);
 /* Reads the rest of the section and compares its checksum. `code` is VB_OK, or the error that the caller found in the
  * section; then the caller has filled *err. If the checksum is wrong, the function reports the wrong checksum and not
  * `code`, because the damage is probably the cause of the caller's error. Returns VB_IO if the rest cannot be read,

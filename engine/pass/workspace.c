@@ -8,6 +8,7 @@
 #include "ops/attention.h"
 #include "ops/crew.h"
 #include "ops/expanded.h"
+#include "ops/indexer.h"
 #include "ops/linear.h"
 #include "ops/mlp.h"
 #include "ops/router.h"
@@ -26,6 +27,10 @@ static size_t scratch_bytes(const struct workspace *w, size_t S)
     size_t bytes = max_size(op_linear_scratch(S, widest), op_attention_scratch(&attention, S, w->context, w->cx.threads));
     if (w->expands)
         bytes = max_size(bytes, op_expanded_scratch(&attention, S, w->context, w->cx.threads));
+    if (w->kept_most) {
+        struct indexer ix = {.heads = c->dims.index_heads, .dim = c->dims.index_dim, .kept = w->kept_most};
+        bytes = max_size(bytes, op_index_scratch(&ix, S, w->context, w->cx.threads));
+    }
     if (config_has_layers(c, 0))
         bytes = max_size(bytes, op_mlp_scratch(S, d, c->dims.dense));
     if (config_has_layers(c, 1)) {
@@ -69,6 +74,9 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
     w->cx.bf16 = c->precision == PRECISION_BF16;
     (convention[ROPE_ANGLE] ? rope_init_f32 : rope_init)(&w->rope, r, c->rope_interleave, c->rope_theta,
                                                          effective.rope_yarn ? &yarn : NULL);
+    w->index_rope = w->rope;
+    w->index_rope.interleave = c->indexer_rope_interleave;
+    w->kept_most = min_size(c->dims.index_topk, w->context);
     w->cx.scratch_size = scratch_bytes(w, S) + 4096;
 
     w->x = take(w, S * d, sizeof(float));
@@ -80,12 +88,17 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
     w->heads = take(w, S * H * c->dims.v, sizeof(float));
     w->cos_sin = take(w, S * r, sizeof(float));
     w->concat = take(w, S * 2 * d, sizeof(float));
+    w->index_k = take(w, S * c->dims.index_dim, sizeof(float));
+    w->index_q = take(w, S * c->dims.index_heads * c->dims.index_dim, sizeof(float));
+    w->index_w = take(w, S * c->dims.index_heads, sizeof(float));
+    w->kept = take(w, S * w->kept_most, sizeof(int32_t));
     w->scores = take(w, S * experts, sizeof(float));
     w->weights = take(w, S * chosen, sizeof(float));
     w->experts = take(w, S * chosen, sizeof(int32_t));
     w->forced = take(w, experts ? S : 0, sizeof *w->forced);
     w->ids = take(w, S, sizeof(int32_t));
     w->seen = take(w, S, sizeof(struct timeline));
+    w->index_seen = take(w, w->kept_most ? S : 0, sizeof(struct timeline));
     w->hidden = take(w, S * d, sizeof(float));
     w->features = convention[MAIN_HIDDEN] ? take(w, S * d, sizeof(float)) : w->hidden;
     w->logits = take(w, max_logit_rows * c->dims.V, sizeof(float));

@@ -42,6 +42,8 @@ char *session_identity(const struct model *m, size_t context)
         add(&l, "YaRN=%.17g %.17g %.17g %.17g %.17g %d\n", c->rope_factor, c->rope_beta_fast, c->rope_beta_slow,
             c->rope_mscale, c->rope_mscale_all_dim, c->rope_original_max_position_embeddings);
     add(&l, "groups=%s\n", c->no_groups ? "none" : "as configured");
+    for (int i = 0; c->index_topk && i < c->num_hidden_layers; i++)
+        add(&l, "%s%s%s", i ? "" : "indexers=", config_layer_is_shared(c, i) ? "S" : "F", i + 1 < c->num_hidden_layers ? "" : "\n");
     add(&l, "MTP modules=%d\n", m->num_mtp);
     add(&l, "precision=%s\n", precisions[c->precision]);
     if (c->cache_type != CACHE_TYPE_F32) /* a description without this line is one of cache type f32 */

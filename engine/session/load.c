@@ -2,6 +2,7 @@
  * with correct checksums and wrong contents. */
 #include <string.h>
 
+#include "ops/indexer.h"
 #include "simd/fpenv.h"
 #include "engine/model/numa.h"
 #include "engine/session/prefill.h"
@@ -54,6 +55,13 @@ static int stopped(const struct session_loading *l)
 
 /* ---- does it fit? ---- */
 
+/* Returns the size of a cache section with the rows of the file, for a model whose cache has this layout. */
+static uint64_t cache_size(const struct session_loading *l, const struct kv_layout *layout)
+{
+    uint64_t index = layout->index_layers ? layout->index_layers * index_row_bytes(layout->index) : 0;
+    return l->in.head.rows * (l->in.head.layers * kv_row_words(layout) * 4 + index);
+}
+
 static int check_model(const struct session_loading *l, const struct model *m, const vb_session_options *o)
 {
     size_t context = o && o->context > 0 ? (size_t)o->context : m->config.dims.positions;
@@ -67,7 +75,7 @@ static int check_model(const struct session_loading *l, const struct model *m, c
         code = vb_fail(l->err, VB_BAD_ARGUMENT, "%s holds %llu tokens, the context %zu", l->in.path,
                        (unsigned long long)l->in.head.tokens, context);
     if (!code && (l->in.head.layers != (uint32_t)m->config.num_hidden_layers ||
-                  l->in.head.width != (uint32_t)kv_row_words(&layout)))
+                  l->in.head.width != (uint32_t)kv_row_words(&layout) || l->in.head.section[SECTION_CACHE].size != cache_size(l, &layout)))
         code = wrong(l, "wrong: its cache is not one of its model");
     return code;
 }
@@ -156,6 +164,9 @@ static int read_cache(struct session_loading *l, struct vb_session *s)
             break; /* session_section_end reports the error */
         code = stopped(l);
     }
+    for (size_t layer = 0; layer < s->cache.pool->layout.index_layers && !code; layer++)
+        if (session_read_index_rows(&l->in, &s->cache, layer, rows))
+            break;
     return code == VB_STOPPED ? code : session_section_end(&l->in, code, l->err);
 }
 

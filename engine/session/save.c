@@ -114,6 +114,8 @@ static int write_cache(struct session_writer *w, const struct vb_session *s, con
         if (o->progress && o->progress(o->progress_context, (layer + 1) * bytes, s->cache.pool->layers * bytes))
             return vb_fail(err, VB_STOPPED, "stopped by the caller");
     }
+    for (size_t layer = 0; layer < s->cache.pool->layout.index_layers && !w->error; layer++)
+        session_write_index_rows(w, &s->cache, layer, s->cached);
     return VB_OK;
 }
 
@@ -142,7 +144,7 @@ int vb_session_save(vb_session *s, const char *path, const vb_file_options *opti
     const vb_file_options *o = options ? options : &defaults;
     const struct config *c = &s->model->config;
     struct kv_layout layout = model_cache_layout(c);
-    struct session_writer w = {.head = {.version = layout.type == KV_F32 ? 1 : SESSION_VERSION, .layers = (uint32_t)c->num_hidden_layers,
+    struct session_writer w = {.head = {.version = layout.index ? SESSION_VERSION : layout.type == KV_F32 ? 1 : 2, .layers = (uint32_t)c->num_hidden_layers,
                                         .width = (uint32_t)kv_row_words(&layout), .tokens = s->count,
                                         .rows = s->cached, .prompt = s->prompt, .given = s->given, .context = s->context}};
     if (!s->count)

@@ -139,7 +139,7 @@ TEST(what_is_wrong_with_a_file_is_said)
         REFUSED(vb_session_load(&s, model, &drafting, other, NULL, &err), code, sentence);         \
     } while (0)
     CHANGED(0, 'x', VB_BAD_CHECKPOINT, "is no session file of Verbatim");
-    CHANGED(8, 3, VB_UNSUPPORTED, "is a session file of version 3; this program reads versions 1 to 2");
+    CHANGED(8, 4, VB_UNSUPPORTED, "is a session file of version 4; this program reads versions 1 to 3");
     CHANGED(30, 77, VB_BAD_CHECKPOINT, "is damaged: the checksum of its header is wrong");
     CHANGED(230, '!', VB_BAD_CHECKPOINT, "is damaged: the checksum of its section about is wrong");
     CHANGED(size - 1, bytes[size - 1] ^ 4, VB_BAD_CHECKPOINT, "is damaged: the checksum of its section drafter is wrong");

@@ -96,6 +96,7 @@ static const char *name_of(const struct config *c, enum pass_part part)
     switch (part) {
     case PART_Q_A: return c->q_lora_rank ? "q_a_proj and kv_a_proj" : "q_proj and kv_a_proj";
     case PART_Q_B: return "q_b_proj";
+    case PART_INDEXER: return "indexer";
     case PART_ATTENTION: return "attention";
     case PART_O: return "o_proj";
     case PART_DENSE: return "dense MLP";

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/draft/vocab.h"
+#include "ops/indexer.h"
 #include "ops/weights.h"
 #include "tools/bench/bench.h"
 
@@ -80,6 +81,19 @@ static void add_heads(struct bench_parts *parts, const struct config *c, const s
     work->bytes += depth * 4 * (double)kv_row_words(&layout);
 }
 
+/* Adds the work of an indexer. Queries and scores are computed if there are tokens to choose from; each token's key is read. */
+static void add_indexer(struct bench_parts *parts, const struct config *c, const struct mla *a, double rows, double depth)
+{
+    struct bench_work *work = &parts->part[PART_INDEXER];
+    add(parts, PART_Q_A, c, &a->indexer.wk, rows);
+    if (depth <= c->index_topk)
+        return;
+    add(parts, PART_INDEXER, c, &a->indexer.wq_b, rows);
+    add_in(work, &a->indexer.weights_proj, rows, bench_loop_of(a->indexer.weights_proj.type, 0));
+    add_operations(work, LOOP_FMA, 2 * rows * depth * c->index_n_heads * c->index_head_dim);
+    work->bytes += depth * (double)index_row_bytes(c->dims.index_dim);
+}
+
 static void add_attention(struct bench_parts *work, const struct config *c, const struct mla *a, double rows, double depth, double expanded)
 {
     if (c->q_lora_rank) {
@@ -89,7 +103,9 @@ static void add_attention(struct bench_parts *work, const struct config *c, cons
         add(work, PART_Q_A, c, &a->q_proj, rows);
     }
     add(work, PART_Q_A, c, &a->kv_a_proj_with_mqa, rows);
-    add_heads(work, c, a, rows, depth, expanded);
+    if (a->has_indexer)
+        add_indexer(work, c, a, rows, depth);
+    add_heads(work, c, a, rows, c->index_topk && depth > c->index_topk ? c->index_topk : depth, expanded);
     add(work, PART_O, c, &a->o_proj, rows);
 }
 

@@ -59,6 +59,14 @@ static const struct naming_entry {
      {"self_attn.kv_a_layernorm.output", "kv_cmpr", "self_attention.kv_layernorm.output", "self_attn.kv_a_layernorm.output",
       "self_attn.kv_a_layernorm.output"}},
     {LAYER, "self_attn.k_rope", {NULL, "k_pe", NULL, NULL, NULL}},
+    {LAYER, "self_attn.indexer.wk.output", SAME("self_attn.indexer.wk.output")},
+    {LAYER, "self_attn.indexer.k_norm.output", SAME("self_attn.indexer.k_norm.output")},
+    {LAYER, "self_attn.indexer.k", {NULL, NULL, NULL, NULL, NULL}},
+    {LAYER, "self_attn.indexer.wq_b.output", SAME("self_attn.indexer.wq_b.output")},
+    {LAYER, "self_attn.indexer.weights_proj.output", SAME("self_attn.indexer.weights_proj.output")},
+    {LAYER, "self_attn.indexer.scores", {NULL, NULL, NULL, NULL, NULL}},
+    {LAYER, "self_attn.indexer.kept", {NULL, NULL, NULL, NULL, NULL}},
+    {LAYER, "self_attn.indexer.margin", {NULL, NULL, NULL, NULL, NULL}},
     {LAYER, "self_attn.o_proj.input",
      {"self_attn.o_proj.input", "kqv_out", "self_attention.linear_proj.input", "self_attn.o_proj.input", "self_attn.o_proj.input"}},
     {LAYER, "self_attn.o_proj.output",
@@ -251,7 +259,7 @@ int naming_place(const char *ours, int *step, int *last)
         for (size_t i = 0; i < ENTRIES; i++)
             if (!strcmp(table[i].ours, "mlp.gate.weights"))
                 *step = (int)i;
-    if (naming_of_context(ours))
+    if (*step == (int)ENTRIES && naming_of_context(ours))
         for (size_t i = 0; i < ENTRIES; i++)
             if (!strcmp(table[i].ours, "self_attn.k_rope"))
                 *step = (int)i;
@@ -260,7 +268,8 @@ int naming_place(const char *ours, int *step, int *last)
 
 int naming_of_context(const char *name)
 {
-    return strstr(name, ".self_attn.scores.") || strstr(name, ".self_attn.probabilities.");
+    return strstr(name, ".self_attn.scores.") || strstr(name, ".self_attn.probabilities.") || strstr(name, ".indexer.scores") ||
+           strstr(name, ".indexer.kept");
 }
 
 int naming_is_ours(const char *name)

@@ -28,8 +28,8 @@ int naming_from(const struct naming *n, const char *theirs, int layers, char out
 /* Whether `name` is a name of Verbatim. */
 int naming_is_ours(const char *name);
 
-/* Whether `name` stands for attention scores or probabilities of one head. Their rows have one number for each token of the context, so
- * later rows are longer. */
+/* Whether `name` stands for attention scores or probabilities of one head, or for the scores or kept tokens of an indexer. Their rows
+ * have one number for each token of the context, so later rows are longer. */
 int naming_of_context(const char *name);
 
 /* Finds the place of a value in the order of computation. Returns the layer of the value, or -1 if the value is not in a layer. For

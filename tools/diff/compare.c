@@ -412,7 +412,7 @@ static void one_row(struct diff_work *w, struct tap *t, struct sums *sums, const
 {
     size_t n = t->a->width > t->b->width ? t->a->width : t->b->width;
     for (size_t i = 0; i < n; i++) /* if one side stores fewer scores, the others are scores of masked tokens */
-        w->x[i] = w->y[i] = strstr(t->a->name, ".self_attn.probabilities.") ? 0 : -INFINITY;
+        w->x[i] = w->y[i] = strstr(t->a->name, ".self_attn.probabilities.") ? 0 : t->dtype == DIFF_INTEGERS ? -1 : -INFINITY;
     diff_numbers(t->a, row, w->x);
     diff_numbers(t->b, other, w->y);
     if (ends_with(t->a->name, ".mlp.gate.weights")) {

@@ -34,7 +34,7 @@ static int has_config(const char *path)
 static int wants_scores(const struct diff_side *side)
 {
     for (size_t i = 0; i < side->count; i++)
-        if (strstr(side->series[i].name, ".self_attn.scores."))
+        if (strstr(side->series[i].name, ".self_attn.scores.") || strstr(side->series[i].name, ".indexer.scores"))
             return 1;
     return 0;
 }

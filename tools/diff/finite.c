@@ -15,7 +15,8 @@ struct finding {
 /* Values in which -infinity stands for what cannot be chosen, or is not attended to. */
 static int has_masks(const char *name)
 {
-    return strstr(name, ".mlp.gate.choice") || strstr(name, ".mlp.gate.group_scores") || strstr(name, ".self_attn.scores.");
+    return strstr(name, ".mlp.gate.choice") || strstr(name, ".mlp.gate.group_scores") || strstr(name, ".self_attn.scores.") ||
+           strstr(name, ".indexer.scores");
 }
 
 static void look(struct finding *f, const struct diff_series *s, double *x)

@@ -16,7 +16,7 @@ struct dump_tensor {
     struct dump_tensor *next, *previous;
     char *name;
     int32_t layer, depth;
-    /* inner: the largest number of columns so far (attention scores have more columns from row to row) */
+    /* inner: the largest number of columns so far (scores of tokens have more columns from row to row) */
     size_t rows, room, outer, inner;
     enum dump_dtype dtype;
     vb_tap_row *row;
@@ -85,6 +85,9 @@ int dump_wants_scores(const struct dump *d, int layers, int heads)
             snprintf(name, sizeof name, "model.layers.%d.self_attn.scores.%d", n / heads, n % heads);
             if (!fnmatch(d->globs[i], name, 0))
                 return 1;
+            snprintf(name, sizeof name, "model.layers.%d.self_attn.indexer.scores", n / heads);
+            if (!fnmatch(d->globs[i], name, 0))
+                return 1;
         }
     return 0;
 }
@@ -109,7 +112,7 @@ static void free_tensor(struct dump_tensor *t)
     free(t);
 }
 
-/* Pads all rows to the same width with -infinity, the score of a masked token. */
+/* Pads all rows to the same width: with -infinity, the score of a masked token, or with token -1. */
 static void pad(struct dump_tensor *t)
 {
     size_t size = dtype_size[t->dtype], row = t->outer * t->inner * size;
@@ -120,6 +123,8 @@ static void pad(struct dump_tensor *t)
         for (size_t i = t->width[r]; i < t->inner; i++) {
             if (t->dtype == DUMP_F64)
                 ((double *)(void *)(padded + r * row))[i] = -INFINITY;
+            else if (t->dtype == DUMP_I32)
+                ((int32_t *)(void *)(padded + r * row))[i] = -1;
             else
                 ((float *)(void *)(padded + r * row))[i] = -INFINITY;
         }

@@ -1,0 +1,68 @@
+/* engine/pass/indexing.c -- the indexer of one layer, for the rows of a pass. */
+#include "engine/pass/indexing.h"
+
+#include "engine/pass/tap.h"
+#include "ops/indexer.h"
+#include "ops/linear.h"
+
+static struct indexer indexer_of(const struct workspace *w)
+{
+    const struct dims *d = &w->model->config.dims;
+    return (struct indexer){.heads = d->index_heads, .dim = d->index_dim, .kept = w->kept_most, .rope = &w->index_rope};
+}
+
+static void keep_keys(struct workspace *w, const struct mla *a, const struct indexer *ix, const struct row *rows, size_t S)
+{
+    size_t D = ix->dim;
+    tap(w, "self_attn.indexer.wk.output", w->index_k, D);
+    for (size_t s = 0; s < S; s++)
+        op_index_norm(w->cx.k, w->index_k + s * D, a->indexer.k_norm, a->indexer.k_norm_bias, D);
+    tap(w, "self_attn.indexer.k_norm.output", w->index_k, D);
+    for (size_t s = 0; s < S; s++)
+        op_index_key(ix, kvcache_index_row(rows[s].cache, a->indexer.number, rows[s].slot), w->index_k + s * D, w->cos_sin + s * w->rope.dim);
+    tap(w, "self_attn.indexer.k", w->index_k, D);
+}
+
+static int has_to_choose(const struct workspace *w, size_t s) { return w->seen[s].length > w->kept_most; }
+
+/* Replaces the tokens that rows [first, first + S) see by those that the indexer chooses, in w->kept. */
+static void choose(struct workspace *w, const struct mla *a, const struct indexer *ix, const struct row *rows, const float *x, size_t first,
+                   size_t S)
+{
+    const struct dims *d = &w->model->config.dims;
+    size_t K = ix->kept;
+    op_linear(&w->cx, w->index_q, w->q_a + first * d->q, &a->indexer.wq_b, S);
+    op_linear_exact(&w->cx, w->index_w, x + first * d->d, &a->indexer.weights_proj, S);
+    if (w->tapper) { /* then `first` is 0 */
+        tap(w, "self_attn.indexer.wq_b.output", w->index_q, ix->heads * ix->dim);
+        tap(w, "self_attn.indexer.weights_proj.output", w->index_w, ix->heads);
+    }
+    op_index_queries(&w->cx, w->index_q, w->index_w, w->cos_sin + first * w->rope.dim, ix, S);
+    for (size_t s = first; s < first + S; s++)
+        w->index_seen[s] = (struct timeline){kvcache_index_layer(rows[s].cache, a->indexer.number), w->seen[s].slots, w->seen[s].length};
+    tap_operator(w, "self_attn.indexer.");
+    op_index_choose(&w->cx, w->kept + first * K, w->index_q, w->index_w, w->index_seen + first, ix, S, w->context);
+    for (size_t s = first; s < first + S; s++)
+        for (size_t i = s * K; has_to_choose(w, s) && i < (s + 1) * K; i++)
+            w->kept[i] = w->seen[s].slots[w->kept[i]];
+}
+
+void index_tokens(struct workspace *w, const struct mla *a, const struct row *rows, const float *x, size_t S)
+{
+    struct indexer ix = indexer_of(w);
+    size_t first = 0, end = S;
+    if (a->has_indexer)
+        keep_keys(w, a, &ix, rows, S);
+    while (first < end && !w->tapper && !has_to_choose(w, first))
+        first++;
+    while (end > first && !w->tapper && !has_to_choose(w, end - 1))
+        end--;
+    if (a->has_indexer && first < end) {
+        op_enter(&w->cx, PART_INDEXER);
+        choose(w, a, &ix, rows, x, first, end - first);
+        op_enter(&w->cx, PART_SMALL);
+    }
+    for (size_t s = first; s < end; s++)
+        if (has_to_choose(w, s))
+            w->seen[s] = (struct timeline){w->seen[s].rows, w->kept + s * w->kept_most, w->kept_most};
+}
