@@ -302,6 +302,9 @@ int operator_compute(struct workspace *w, const struct operator_call *k, vb_erro
         i++;
     if (i == count || (k->layer >= L && !m->num_mtp))
         return vb_fail(err, VB_BAD_ARGUMENT, "the engine has no operator whose result is %s in layer %d", k->result, k->layer);
+    if (table[i].compute == attention && k->S > m->config.dims.index_topk && m->config.index_topk)
+        return vb_fail(err, VB_UNSUPPORTED, "%s of more than index_topk %d tokens: an indexer would have to choose among them", k->result,
+                       m->config.index_topk);
     o.module = k->layer >= L ? &m->mtp[(k->layer - L) % m->num_mtp] : NULL;
     o.l = o.module ? &o.module->layer : k->layer >= 0 ? &m->layers[k->layer] : NULL;
     code = open_rows(&o, err);
