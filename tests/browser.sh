@@ -26,8 +26,8 @@ fail() {
 }
 
 # The page asks for nothing beyond itself.
-if grep -nEi 'https?:|url\(|@import|[^a-z]src=|href=|fetch\(|XMLHttpRequest|WebSocket|innerHTML|document\.write|eval\(' tools/trace/trace.html; then
-    fail "tools/trace/trace.html has what may reach the network, or makes markup out of text"
+if grep -nEi 'https?:|url\(|@import|[^a-z]src=|href=|fetch\(|XMLHttpRequest|WebSocket|innerHTML|document\.write|eval\(' tools/trace/page*; then
+    fail "tools/trace/page* has what may reach the network, or makes markup out of text"
 fi
 passed=$((passed + 1))
 
@@ -44,10 +44,10 @@ look() {
     esac
 }
 
-# NAME: from the trace in $dir/NAME.json
+# NAME: from the trace in $dir/NAME.json, put into a page in place of that page's trace
 page_of() {
-    sed 's/</\\u003c/g' "$dir/$1.json" | awk 'FNR == NR { data = data $0 "\n"; next } (at = index($0, "@TRACE@")) {
-        print substr($0, 1, at - 1) data substr($0, at + 7); next } { print }' - tools/trace/trace.html >"$dir/$1.html"
+    sed 's/</\\u003c/g' "$dir/$1.json" | awk 'FNR == NR { data = data $0 "\n"; next } (at = index($0, "id=\"trace\">")) {
+        print substr($0, 1, at + 10) data "</script>"; next } { print }' - "$dir/none.html" >"$dir/$1.html"
 }
 
 tiny="golden/tiny/v3-mtp3 --tokens 5,6,7,8"
@@ -57,6 +57,8 @@ tiny="golden/tiny/v3-mtp3 --tokens 5,6,7,8"
     "$verbatim" trace $tiny -n 12 --draft eagle-keep --draft-tokens 5 --padded --convention first-row=phantom --html "$dir/keep.html"
     "$verbatim" trace $tiny -n 12 --draft none --html "$dir/none.html"
     "$verbatim" trace golden/tiny/v3 --tokens 5,6,7,8,9,10,11 --prefill-chunk 3 -n 9 --draft mtp-vanilla --draft-tokens 2 --html "$dir/chunks.html"
+    "$verbatim" generate $tiny -n 6 --draft mtp-eagle --save-session "$dir/session" --without-hidden >"$dir/said" 2>&1
+    "$verbatim" trace golden/tiny/v3-mtp3 --session "$dir/session" -n 9 --draft mtp-eagle --html "$dir/loaded.html"
     "$verbatim" trace golden/tale --prompt "Once upon a time" -n 24 --draft mtp-eagle --html "$dir/tale.html"
     "$verbatim" trace golden/tale --tokens "$(seq -s, 1 400)" -n 60 --draft eagle-reroll --as mindie --padded --html "$dir/long.html"
 }
@@ -65,7 +67,7 @@ page_of worked-example
 echo '{"begin":{"draft":"none","draft_tokens":0,"conventions":"","padded":false,"prompt":[5],"prompt_pieces":[null]},"passes":[],"end":{"tokens":[],"pieces":[]}}' >"$dir/empty.json"
 page_of empty
 cp tests/page.js "$dir"
-for name in vanilla keep none chunks tale long worked-example empty; do
+for name in vanilla keep none chunks loaded tale long worked-example empty; do
     look $name
 done
 look worked-example "?began=5#round=2&pass=1"

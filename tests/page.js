@@ -24,6 +24,8 @@ const verdictOf = round => {
 
 /* The caches again, counted here in another way: by their lengths alone. */
 const lengths = {};
+for (const pass of begin.loaded ? passes : [])
+    lengths[pass.depth === null ? "target" : "depth " + pass.depth] ??= pass.context_length - pass.input_ids.length;
 function count(p) {
     const pass = passes[p], name = pass.depth === null ? "target" : "depth " + pass.depth;
     const cut = c => { lengths[c.depth === null ? "target" : "depth " + c.depth] = c.first; };

@@ -1,35 +1,13 @@
 /* tools/session.c -- `verbatim session`: saves a computed prompt, which can be continued on another machine, and shows
- * the contents of such a file. Also has the functions with which `generate` loads and saves sessions. */
+ * the contents of such a file. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/cli/cli.h"
 
-static int show_progress(void *label, size_t done, size_t total)
-{
-    cli_progress(label, done, total);
-    return cli_stopped();
-}
-
 static void show_prefill(void *label, size_t done, size_t total) { cli_progress(label, done, total); }
 
 /* ---- writing ---- */
-
-int cli_save_session(const struct cli *c, vb_session *session, const char *path)
-{
-    vb_error err;
-    char label[] = "saving";
-    vb_file_options o = {.without_hidden = c->without_hidden, .replace = c->force, .progress = show_progress,
-                         .progress_context = label};
-    cli_listen_to_signals();
-    int failed = vb_session_save(session, path, &o, &err);
-    cli_progress(label, 1, 1);
-    if (failed && cli_stopped())
-        return cli_tell_stopped(c, path);
-    if (failed)
-        cli_error(c, &err);
-    return failed ? EXIT_OTHER : EXIT_DONE;
-}
 
 static int save(struct cli *c)
 {
@@ -65,35 +43,6 @@ static int save(struct cli *c)
 
 /* ---- reading ---- */
 
-/* A method whose state cannot be made anew of the tokens alone. */
-static void tell_drafts(const struct cli *c, const vb_session_info *info)
-{
-    vb_draft_method method;
-    if (vb_draft_method_find(&method, cli_draft_name(c), NULL) || !method.keeps_state || !strcmp(method.name, info->draft) || !info->computed)
-        return;
-    fprintf(stderr, "verbatim: %s holds nothing for drafts by %s (it was saved with --draft %s); the first of them will be poor\n",
-            c->load, cli_draft_name(c), info->draft);
-}
-
-int cli_load_session(struct cli *c, size_t more, long long n, vb_session **out)
-{
-    vb_session_info info;
-    vb_session_options o;
-    vb_error err;
-    char label[] = "loading";
-    vb_file_options file = {.progress = show_progress, .progress_context = label};
-    *out = NULL;
-    if (vb_session_info_read(&info, c->load, 0, NULL, &err))
-        return cli_error(c, &err);
-    int code = cli_session_options(c, info.tokens + more, n, &o);
-    if (code != EXIT_DONE)
-        return code;
-    tell_drafts(c, &info);
-    int failed = vb_session_load(out, c->model, &o, c->load, &file, &err);
-    cli_progress(label, 1, 1);
-    return failed ? cli_error(c, &err) : EXIT_DONE;
-}
-
 static int print_info(const struct cli *c, const vb_session_info *i)
 {
     if (c->json)
@@ -124,7 +73,7 @@ static int info(struct cli *c)
     vb_session_info i;
     vb_error err;
     char label[] = "reading";
-    vb_file_options o = {.progress = show_progress, .progress_context = label};
+    vb_file_options o = {.progress = cli_file_progress, .progress_context = label};
     if (!c->model_dir)
         return cli_fail(c, EXIT_USAGE, "FILE is missing; see verbatim session --help");
     int failed = vb_session_info_read(&i, c->model_dir, 1, &o, &err);

@@ -329,7 +329,9 @@ int cli_tell_stopped(const struct cli *c, const char *path);
 /* Removes all partly written files. Signal handlers may call it. */
 void cli_remove_parts(void);
 
-/* The next two functions are in tools/session.c. */
+/* The next three functions are in tools/cli/session.c. */
+/* For vb_file_options.progress; `label` is a string. Shows the progress, and stops after a signal (cli_stopped). */
+int cli_file_progress(void *label, size_t done, size_t total);
 /* Saves the session to a file. Reports errors. */
 int cli_save_session(const struct cli *c, vb_session *session, const char *path);
 /* Loads the session from the file that --session names. The session gets enough context to append `more` tokens and then generate

@@ -212,7 +212,7 @@ const struct option options_to_run[] = {
      "printed and the command continues."},
 
     /* ---- saved sessions ---- */
-    {"--session", NULL, "FILE", SESSION_OPTIONS, TAKES_SESSION, TEXT_VALUE, AT(load), 0, 0,
+    {"--session", NULL, "FILE", SESSION_OPTIONS, TAKES_SESSION | TAKES_TRACE, TEXT_VALUE, AT(load), 0, 0,
      "Continue the session that was saved in FILE (see `verbatim session --help`). The prompt is then optional; if one is given, it is "
      "appended to the session."},
     {"--save-session", NULL, "FILE", SESSION_OPTIONS, TAKES_SESSION, TEXT_VALUE, AT(save), 0, 0,

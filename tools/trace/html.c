@@ -1,5 +1,4 @@
-/* tools/trace/html.c -- writes a trace as one web page: tools/trace/trace.html with the JSON objects of the trace in
- * it. */
+/* tools/trace/html.c -- writes a trace as one web page: the files tools/trace/page*, with the JSON objects of the trace in them. */
 #include "tools/cli/page.h"
 #include "tools/trace/trace.h"
 
@@ -7,7 +6,14 @@
 __asm__(".section .rodata\n"
         ".global trace_page\n"
         "trace_page:\n"
-        ".incbin \"tools/trace/trace.html\"\n"
+        ".incbin \"tools/trace/page_style.html\"\n"
+        ".incbin \"tools/trace/page.html\"\n"
+        ".ascii \"<script>\\n\"\n"
+        ".incbin \"tools/trace/page_text.js\"\n"
+        ".incbin \"tools/trace/page_replay.js\"\n"
+        ".incbin \"tools/trace/page_draw.js\"\n"
+        ".incbin \"tools/trace/page.js\"\n"
+        ".ascii \"</script>\\n</body>\\n</html>\\n\"\n"
         ".byte 0\n"
         ".previous\n");
 extern const char trace_page[];

@@ -36,11 +36,12 @@ json_t *trace_piece(const struct cli *c, int32_t token)
 
 /* Returns where the hidden state of a row comes from: {"from": "target" or "module", "depth": the module's depth,
  * "row": its index}. Returns JSON null if it is a row of zeros or if the row needs no hidden state. */
-static json_t *hidden_origin(const vb_tap_row *row, int depth)
+static json_t *hidden_origin(const struct record *r, const vb_tap_row *row, int depth)
 {
-    if (depth < 0 || row->hidden_of < 0)
+    int from_target = row->hidden_depth < 0;
+    if (depth < 0 || row->hidden_of < 0 || (from_target && (size_t)row->hidden_of < r->zeros))
         return json_null();
-    if (row->hidden_depth < 0)
+    if (from_target)
         return json_pack("{s:s,s:i}", "from", "target", "row", row->hidden_of);
     return json_pack("{s:s,s:i,s:i}", "from", "module", "depth", row->hidden_depth, "row", row->hidden_of);
 }
@@ -71,7 +72,7 @@ static json_t *record_pass(struct record *r, const vb_trace *t)
 {
     json_t *hidden = json_array(), *pieces = json_array();
     for (size_t i = 0; i < t->count; i++) {
-        json_array_append_new(hidden, hidden_origin(&t->row[i], t->depth));
+        json_array_append_new(hidden, hidden_origin(r, &t->row[i], t->depth));
         json_array_append_new(pieces, t->row[i].draft < 0 ? json_null() : trace_piece(r->c, t->row[i].token));
     }
     json_t *pass = json_pack("{s:I,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:I,s:[],s:[],s:[]}", "round", (json_int_t)t->round, "pass",
@@ -141,6 +142,8 @@ json_t *record_event(struct record *r, const vb_trace *t)
         return record_pass(r, t);
     if (t->kind == VB_TRACE_CHOOSE)
         record_choice(r, t);
+    else if (t->kind == VB_TRACE_HIDDEN && !r->newest[0]) /* before any pass: zeros, in place of those that a session file lacks */
+        r->zeros = t->first + t->count;
     else if (t->kind == VB_TRACE_HIDDEN)
         for (size_t i = 0; newest && i < t->count; i++)
             json_array_append_new(json_object_get(newest, "hidden_kept"), json_integer((json_int_t)(t->first + i)));

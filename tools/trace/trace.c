@@ -10,12 +10,16 @@
 
 #include "tools/trace/batch.h"
 
-static json_t *heading(const struct cli *c, const int32_t *ids, size_t count)
+/* loaded: how many of the tokens have cache rows that --session has loaded. */
+static json_t *heading(const struct cli *c, const int32_t *ids, size_t count, size_t loaded)
 {
     json_t *pieces, *tokens = trace_ids(c, ids, count, &pieces);
-    return json_pack("{s:s,s:s,s:i,s:s,s:b,s:o,s:o}", "event", "begin", "draft", cli_draft_name(c), "draft_tokens",
-                     cli_draft_tokens(c), "conventions", c->conventions, "padded", c->session.padded, "prompt", tokens,
-                     "prompt_pieces", pieces);
+    json_t *begin = json_pack("{s:s,s:s,s:i,s:s,s:b,s:o,s:o}", "event", "begin", "draft", cli_draft_name(c), "draft_tokens",
+                              cli_draft_tokens(c), "conventions", c->conventions, "padded", c->session.padded, "prompt", tokens,
+                              "prompt_pieces", pieces);
+    if (c->load)
+        json_object_set_new(cli_must(begin), "loaded", json_integer((json_int_t)loaded));
+    return begin;
 }
 
 static json_t *ending(const struct cli *c, const int32_t *ids, const vb_result *r)
@@ -78,43 +82,61 @@ static void record(void *context, const vb_trace *t)
         json_array_append_new(r->passes, pass);
 }
 
-static int run(struct cli *c)
+/* Opens the session before the first new token: a prompt, a loaded session, or both. *loaded: as for heading. */
+static int open_session(struct cli *c, long long n, vb_session **session, size_t *loaded)
+{
+    int32_t *prompt = NULL;
+    size_t count = 0;
+    vb_session_info info = {0};
+    vb_error err;
+    int code = EXIT_DONE;
+    c->no_bos |= c->load && !c->bos; /* the text goes on */
+    if (!c->load || c->prompt || c->prompt_file || c->tokens || c->chat)
+        code = cli_prompt(c, &prompt, &count);
+    if (code == EXIT_DONE && c->load && vb_session_info_read(&info, c->load, 0, NULL, &err))
+        code = cli_error(c, &err);
+    *loaded = info.computed;
+    if (code == EXIT_DONE)
+        code = c->load ? cli_load_session(c, count, n, session) : cli_session(c, count, n, session);
+    if (code == EXIT_DONE && count && vb_append(*session, prompt, count, &err))
+        code = cli_error(c, &err);
+    free(prompt);
+    return code;
+}
+
+static int trace_one(struct cli *c)
 {
     struct recorder r = {.record.c = c, .passes = json_array()};
     vb_session *session = NULL;
-    vb_error err = {0};
-    int32_t *ids = NULL;
-    size_t count, all;
+    vb_error err;
+    size_t count, loaded, all;
     long long n = c->n >= 0 ? c->n : 16;
-    if (c->prompts) {
-        json_decref(r.passes);
-        return trace_batch(c);
-    }
     int code = trace_open(c);
-    if (code == EXIT_DONE)
-        code = cli_prompt(c, &ids, &count);
     c->session.trace = record;
     c->session.trace_context = &r;
     if (code == EXIT_DONE)
-        code = cli_session(c, count, n, &session);
+        code = open_session(c, n, &session, &loaded);
     if (code == EXIT_DONE) {
         vb_result result;
         vb_generate_options g = {.max_tokens = (size_t)n, .ignore_eos = c->ignore_eos, .fingerprint = 1};
-        if (vb_append(session, ids, count, &err) || vb_generate(session, &g, &result, &err)) {
+        const int32_t *ids = vb_tokens(session, &count);
+        json_t *begin = heading(c, ids, count, loaded);
+        if (vb_generate(session, &g, &result, &err)) {
             code = cli_error(c, &err);
         } else {
-            json_t *begin = heading(c, ids, count), *end = ending(c, vb_tokens(session, &all) + count, &result);
+            json_t *end = ending(c, vb_tokens(session, &all) + count, &result);
             code = trace_show(c, begin, r.passes, end);
-            json_decref(begin);
             json_decref(end);
         }
+        json_decref(begin);
     }
     vb_session_close(session);
     record_close(&r.record);
     json_decref(r.passes);
-    free(ids);
     return code;
 }
+
+static int run(struct cli *c) { return c->prompts ? trace_batch(c) : trace_one(c); }
 
 static const struct note notes[] = {
     {"--draft", "Use this draft method (default: mtp-eagle if the model has MTP modules, else none)."},
@@ -127,6 +149,7 @@ static const struct note notes[] = {
 const struct command command_trace = {
     "trace", "show what each round computes: token ids, cache slots, positions, hidden states, drafts and removed cache rows",
     "MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]\n"
+    "MODEL --session FILE [--prompt TEXT | --prompt-file FILE | --tokens IDS] [OPTIONS]\n"
     "MODEL --prompts FILE [--max-sequences N] [--cache-tokens N] [OPTIONS]",
     "Prints one line for each pass of the model (called target) or of an MTP module. In a round, tokens are drafted and one\n"
     "pass verifies them. Round 0 computes the prompt, or the first chunk of the prompt. The table has these columns.\n"
