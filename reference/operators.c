@@ -421,7 +421,7 @@ WIDTH(wide_v, c->vocab_size)
 #define KV_A "self_attn.kv_a_proj_with_mqa.output"
 #define FFN_IN "post_attention_layernorm.output"
 #define IN_ROUTER .of_router = 1
-#define OF_HEAD(exists, compute) REFERENCE_LAYER, exists, NULL, compute, .all_rows = 1
+#define OF_HEAD(exists, compute) REFERENCE_LAYER, exists, NULL, compute, .all_rows = 2
 
 static const struct reference_operator table[] = {
     {"embedding", "model.embed_tokens.output", {"tokens"}, REFERENCE_WHOLE, NULL, wide_d, embedding, .counted = ""},
@@ -452,9 +452,9 @@ static const struct reference_operator table[] = {
      .counted = OF_SCORES " and after it, the exponential, their sum, the quotient"},
     {"attention-probabilities", "self_attn.probabilities.H", {QA_OUT}, OF_HEAD(lacks_query_rank, head_probabilities),
      .counted = OF_SCORES " and after it, the exponential, their sum, the quotient"},
-    {"attention", "self_attn.o_proj.input", {Q_OUT}, REFERENCE_LAYER, has_query_rank, wide_hv, attention, .all_rows = 1,
+    {"attention", "self_attn.o_proj.input", {Q_OUT}, REFERENCE_LAYER, has_query_rank, wide_hv, attention, .all_rows = 2,
      .counted = OF_ATTENTION},
-    {"attention", "self_attn.o_proj.input", {QA_OUT}, REFERENCE_LAYER, lacks_query_rank, wide_hv, attention, .all_rows = 1,
+    {"attention", "self_attn.o_proj.input", {QA_OUT}, REFERENCE_LAYER, lacks_query_rank, wide_hv, attention, .all_rows = 2,
      .counted = OF_ATTENTION},
     {"o_proj", "self_attn.o_proj.output", {"self_attn.o_proj.input"}, REFERENCE_LAYER, NULL, wide_d, o_proj, .counted = OF_LINEAR},
     {"residual", "post_attention_layernorm.input", {"input_layernorm.input", "self_attn.o_proj.output"}, REFERENCE_LAYER, NULL, wide_d,

@@ -35,7 +35,7 @@ struct reference_operator {
     int copies;          /* whether the result is a copy of inputs */
     int of_router;       /* whether it is a part of the router, which engines compute in f32 */
     int chooses;         /* whether the result is a set of integers: those with the largest numbers of the first input */
-    int all_rows;        /* whether a row depends on all earlier rows */
+    int all_rows;        /* 0, or k: a row also depends on all earlier rows of input k and of the inputs after it */
     const char *counted; /* the roundings that the bound counts, besides the one of the result */
 };
 

@@ -2,6 +2,8 @@
  * weights. */
 #include "engine/pass/operators.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/pass/forward_internal.h"
@@ -110,7 +112,8 @@ static void cached(struct alone *o, size_t from, size_t count)
 static void latents(struct alone *o) { cached(o, 0, o->dims->c); }
 static void rope_of_keys(struct alone *o) { cached(o, o->dims->c, o->dims->r); }
 
-static void attention(struct alone *o)
+/* Computes w->heads from the queries and the rows of the cache. */
+static void attend(struct alone *o)
 {
     size_t S = o->k->S, H = o->dims->H, n = o->dims->n, r = o->dims->r, c = o->dims->c;
     struct attention a = forward_attention(o->w, &o->l->self_attn);
@@ -124,7 +127,38 @@ static void attention(struct alone *o)
         o->w->seen[s] = (struct timeline){kvcache_layer(&o->cache, 0), o->cache.slots, s + 1};
     }
     forward_attend(o->w, &a, o->rows, S);
-    memcpy(o->k->out, o->w->heads, S * H * o->dims->v * sizeof *o->k->out);
+}
+
+static void attention(struct alone *o)
+{
+    attend(o);
+    memcpy(o->k->out, o->w->heads, o->k->S * o->dims->H * o->dims->v * sizeof *o->k->out);
+}
+
+struct score_probe {
+    struct op_probe probe; /* the first member, so it has the same address */
+    const struct operator_call *k;
+    char name[32];         /* of the head's scores */
+};
+
+static void see_scores(struct op_probe *probe, const char *name, size_t first, size_t count, const void *data, int integers, size_t width)
+{
+    const struct score_probe *p = (const struct score_probe *)(const void *)probe;
+    (void)integers;
+    for (size_t i = 0; i < count && !strcmp(name, p->name); i++)
+        memcpy(p->k->out + (first + i) * p->k->S, (const float *)data + i * width, width * sizeof(float));
+}
+
+/* The scores of one head [S, S]; a row has -infinity for later rows. */
+static void attention_scores(struct alone *o)
+{
+    struct score_probe p = {.probe = {see_scores, 1}, .k = o->k};
+    snprintf(p.name, sizeof p.name, "scores.%d", o->k->expert);
+    for (size_t i = 0; i < o->k->S * o->k->S; i++)
+        o->k->out[i] = -INFINITY;
+    o->w->cx.probe = &p.probe;
+    attend(o);
+    o->w->cx.probe = NULL;
 }
 
 /* --- the feed-forward part --- */
@@ -255,6 +289,7 @@ static const struct {
     {"self_attn.kv_a_layernorm.output", latents},
     {"self_attn.q_rope", rope_of_queries},
     {"self_attn.k_rope", rope_of_keys},
+    {"self_attn.scores.H", attention_scores},
     {"self_attn.o_proj.input", attention},
     {"self_attn.o_proj.output", o_proj},
     {"post_attention_layernorm.input", residual},

@@ -12,14 +12,15 @@
 
 struct operator_call {
     const char *result; /* the name of the result in its layer, such as "self_attn.q_rope" or "mlp.experts.E.output" */
-    int layer, expert;  /* layer: -1 outside of the layers; MTP depth k is layer num_hidden_layers + k. expert: the number E */
+    int layer, expert;  /* layer: -1 outside of the layers; MTP depth k is layer num_hidden_layers + k. expert: the number E, or
+                           the head H of self_attn.scores.H */
     size_t S;           /* rows */
     int32_t first;      /* RoPE position of row 0; row s has position first + s, and attends to rows 0..s */
     int expanded;       /* attention: nonzero for the expanded form (ops/expanded.h), which needs workspace.expands */
     /* [S, width]; the inputs in the order of `verbatim replay`. NULL: the model has no such input. Tokens, experts and groups must
      * be in range, and a row must have no group twice. */
     const float *in[OPERATOR_INPUTS];
-    float *out;         /* [S, width] */
+    float *out;         /* [S, width]; scores: [S, S] */
 };
 
 /* Computes k->out in w, which has room for k->S rows. The operator must exist in this layer of the model. Returns

@@ -108,7 +108,7 @@ TEST(operators_compute_what_the_reference_computed)
 
 /* The options of `dump`, and those of `replay`; NULL: none. */
 static const struct { const char *model, *dump, *replay; } same_bits[] = {
-    {"v3-mtp3", NULL, NULL},
+    {"v3-mtp3", "--taps=*,*.self_attn.scores.*", NULL},
     {"v3-mtp3", "--precision=bf16", "--precision=bf16"},
     {"v3-mtp3", "--cache-type=q8", "--cache-type=q8"},
     {"v3-mtp3", "--convention=concat=hidden-embedding,main-hidden=pre-norm,draft-hidden=pre-norm,draft-position=token",
@@ -206,8 +206,8 @@ TEST(what_cannot_be_replayed_is_told)
     expect_failure(RUN("replay", TINY "v3", "attention", "--input", a, "-o", out), 2, "--layer L says which layer");
     expect_failure(RUN("replay", TINY "v3", "q_proj", "--layer", "1", "--input", a, "-o", out), 2, "has no operator q_proj in this layer");
     expect_failure(RUN("replay", TINY "v3", "expert", "--layer", "1", "--input", a, "-o", out), 2, "mlp.experts.E.output");
-    expect_failure(RUN("replay", TINY "v3", "self_attn.scores.1", "--layer", "1", "--input", a, "-o", out), 1, "--reference does");
-    expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "2", "--input", a, "-o", out), 1, "lacks an input of");
+    expect_failure(RUN("replay", TINY "v3", "self_attn.probabilities.1", "--layer", "1", "--input", a, "-o", out), 1, "--reference does");
+    expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "2", "--input", a, "-o", out), 1, "has no model.layers.2.self_attn.q_b_proj.output, which is");
     expect_failure(RUN("replay", TINY "v3", "mlp.output", "--layer", "1", "--input", a, "-o", out), 1, "input");
     expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "1", "-o", out), 2, "--input is missing");
     expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "1", "--input", a, "-o", out, "--absorbed", "--expanded"), 2, "two forms");
@@ -218,6 +218,7 @@ TEST(what_cannot_be_replayed_is_told)
     const char *const logits = "golden/operators/sampling.in.safetensors";
     expect_failure(RUN("replay", TINY "v3", "acceptance", "--input", logits, "-o", out), 1, "0 drafts and 6 rows of lm_head.output");
     expect_failure(RUN("replay", TINY "v3", "sampling", "--presence-penalty", "1", "--input", logits, "-o", out), 1, "a penalty wants all tokens");
+    expect_failure(RUN("replay", TINY "glm", "self_attn.o_proj.output", "--layer", "1", "--input", a, "-o", out), 1, "numbers, wanted");
     expect_failure(RUN("replay", TINY "glm", "sampling", "--input", logits, "-o", out), 1, "rows of lm_head.output have 160 numbers");
     expect_failure(RUN("replay", TINY "v3"), 2, "-o is missing");
     expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "1", "--input", "nothing", "-o", out), 1, "nothing");

@@ -207,6 +207,8 @@ int local_inputs(struct local_values *v, int noisy, const struct reference_opera
 {
     char name[128];
     int depth, own = layer >= config_of(v)->num_hidden_layers ? layer - config_of(v)->num_hidden_layers : -1;
+    unsigned char *earlier = cli_must(malloc(v->rows + 1)); /* the rows of which all earlier rows have the inputs that op->all_rows names */
+    memset(earlier, 1, v->rows);
     memset(present, 1, v->rows);
     memset(present, 0, local_base(v, own));
     for (int i = 0; i < REFERENCE_INPUTS; i++)
@@ -218,6 +220,7 @@ int local_inputs(struct local_values *v, int noisy, const struct reference_opera
         if (!in) {
             for (int k = 0; k < i; k++)
                 free((void *)(uintptr_t)call->in[k]);
+            free(earlier);
             return 0;
         }
         double *x = cli_must(malloc((v->rows * in->width + 1) * sizeof *x)); /* a copy, because the list may move */
@@ -228,11 +231,14 @@ int local_inputs(struct local_values *v, int noisy, const struct reference_opera
         call->in_width[i] = in->width;
         for (size_t s = 0; s < v->rows; s++)
             present[s] &= in->present[s] || (!strcmp(op->name, "hidden") && s == 0);
+        for (size_t s = local_base(v, own); s < v->rows && op->all_rows && i >= op->all_rows; s++)
+            earlier[s] &= in->present[s] && (s == local_base(v, own) || earlier[s - 1]);
         if (merged && in->merged)
             join(merged, in->merged);
     }
-    for (size_t s = local_base(v, own) + 1; s < v->rows && op->all_rows; s++)
-        present[s] &= present[s - 1];
+    for (size_t s = local_base(v, own); s < v->rows; s++)
+        present[s] &= earlier[s];
+    free(earlier);
     return 1;
 }
 

@@ -103,7 +103,7 @@ static int replay(struct cli *c, struct diff_side *side, struct reference *r)
         code = cli_print_json(json_pack("{s:s,s:I,s:I}", "out", c->out, "results", (json_int_t)t.count, "left_out", (json_int_t)left_out));
     else if (code == EXIT_DONE && all)
         printf("%zu results; %zu values were left out: %s lacks inputs of their operators%s\n", t.count, left_out, c->input,
-               c->reference ? "" : ", or they are attention scores, which only --reference computes alone");
+               c->reference ? "" : ", or they are attention probabilities, which only --reference computes alone");
     tensors_close(&t);
     return code;
 }

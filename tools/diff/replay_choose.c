@@ -90,8 +90,9 @@ static int read_logits(struct chooser *x)
     size_t n = count_of(x, LOGITS);
     if (!z || s->dtype == DIFF_INTEGERS || s->width % x->V) {
         free(z);
-        return cli_fail(x->c, EXIT_OTHER, s ? "%s: rows of %s have %zu numbers, the vocabulary has %zu" : "%s has no %s", x->c->input, LOGITS,
-                        s ? s->width : 0, x->V);
+        if (s && s->dtype != DIFF_INTEGERS)
+            return cli_fail(x->c, EXIT_OTHER, "%s: rows of %s have %zu numbers, the vocabulary has %zu", x->c->input, LOGITS, s->width, x->V);
+        return cli_fail(x->c, EXIT_OTHER, "%s has no %s%s", x->c->input, LOGITS, s ? " in floating point" : "");
     }
     x->rows = n / x->V;
     x->logits = cli_must(malloc((n + 1) * sizeof *x->logits));

@@ -2,6 +2,7 @@
 #include "tools/diff/replay.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +18,8 @@ struct one { /* one operator */
     const char *name;      /* of the result */
     struct reference_call k;
     int depth;
-    size_t base, end, width; /* rows [base, end) have all inputs; numbers in a row of the result */
+    size_t from, end, width; /* rows [from, end) have all inputs; numbers in a row of the result */
+    size_t base;             /* the first row that is computed: in attention, the first row of the text */
 };
 
 static void release(struct one *x)
@@ -31,34 +33,65 @@ static void release(struct one *x)
 
 /* --- the inputs --- */
 
+/* Writes to `why` which input the file lacks, or which has another width. */
+static void check_given(const struct replay *p, const struct one *x, char why[512])
+{
+    char name[128];
+    int depth, layer, expert;
+    for (int i = 0; i < REFERENCE_INPUTS && !*why; i++) {
+        if (!reference_operator_input(p->v.r, x->k.op, i, x->k.layer, &p->v.conventions, name, &depth))
+            continue;
+        const struct reference_operator *op = reference_operator_of(p->v.r, name, &layer, &expert);
+        const struct diff_series *s = diff_find(p->v.side, name, depth);
+        if (!op || !strcmp(op->output, "mlp.experts"))
+            continue; /* tokens, and the outputs of several experts, are no series of that name */
+        size_t width = local_width(&p->v, op, layer);
+        if (!s)
+            snprintf(why, 512, "%s has no %s, which is an input of %s", p->c->input, name, x->name);
+        else if (s->width != width)
+            snprintf(why, 512, "%s: rows of %s have %zu numbers, wanted %zu", p->c->input, name, s->width, width);
+    }
+}
+
+/* Sets the range of rows that have all inputs. */
+static void find_rows(const struct replay *p, struct one *x, const unsigned char *present, char why[512])
+{
+    size_t first = local_base(&p->v, x->depth);
+    x->from = first;
+    while (x->from < p->v.rows && !present[x->from])
+        x->from++;
+    for (x->end = x->from; x->end < p->v.rows && present[x->end];)
+        x->end++;
+    x->base = x->k.op->all_rows ? first : x->from;
+    if (x->from == x->end)
+        snprintf(why, 512, "%s: no row has all inputs of %s", p->c->input, x->name);
+    for (size_t s = x->end; s < p->v.rows && !*why; s++)
+        if (present[s])
+            snprintf(why, 512, "%s: an input of %s has no row %zu", p->c->input, x->name, x->end - first);
+}
+
 /* Finds the inputs of an operator. If the file lacks one, writes this to `why`. */
 static void find_inputs(struct replay *p, struct one *x, char why[512])
 {
     const struct config *config = reference_config(p->v.r);
-    const char *path = p->c->input;
     char merged[200] = "";
     unsigned char *present = cli_must(calloc(p->v.rows + 1, 1));
     x->k.op = reference_operator_of(p->v.r, x->name, &x->k.layer, &x->k.expert);
     x->depth = x->k.layer >= config->num_hidden_layers ? x->k.layer - config->num_hidden_layers : -1;
     x->width = local_width(&p->v, x->k.op, x->k.layer);
-    x->base = x->end = local_base(&p->v, x->depth);
     *why = '\0';
-    if (!local_inputs(&p->v, 0, x->k.op, x->k.layer, &x->k, present, merged)) {
+    check_given(p, x, why);
+    if (!*why && !local_inputs(&p->v, 0, x->k.op, x->k.layer, &x->k, present, merged)) {
         for (int i = 0; i < REFERENCE_INPUTS; i++)
             x->k.in[i] = NULL; /* local_inputs has freed them */
-        snprintf(why, 512, "%s has no %s, which is an input of %s", path, p->v.missing, x->name);
-    } else if (*merged) {
-        snprintf(why, 512, "%s lacks an input of %s: it would have to be computed by %s", path, x->name, merged);
+        snprintf(why, 512, "%s has no %s, which is an input of %s", p->c->input, p->v.missing, x->name);
     }
-    for (size_t s = x->base; s < p->v.rows && !*why; s++)
-        if (present[s] && s > x->end)
-            snprintf(why, 512, "%s: an input of %s has no row %zu", path, x->name, x->end - x->base);
-        else
-            x->end += present[s];
-    if (!x->k.op->width && !p->c->reference)
+    if (*merged)
+        snprintf(why, 512, "%s lacks the numbers or the outputs of the chosen experts, which %s needs", p->c->input, x->name);
+    if (!*why)
+        find_rows(p, x, present, why);
+    if (!*why && !strcmp(x->k.op->name, "attention-probabilities") && !p->c->reference)
         snprintf(why, 512, "the engine does not compute %s alone; --reference does", x->name);
-    if (!*why && x->end == x->base)
-        snprintf(why, 512, "%s: an input of %s has no row 0", path, x->name);
     free(present);
 }
 
@@ -80,14 +113,14 @@ static int check_integers(const struct replay *p, const struct one *x)
         if (!x->k.in[i] || !reference_operator_input(p->v.r, x->k.op, i, x->k.layer, &p->v.conventions, name, &depth))
             continue;
         int most = integers_below(reference_config(p->v.r), name);
-        for (size_t s = x->base; s < x->end && most; s++)
+        for (size_t s = x->from; s < x->end && most; s++)
             for (size_t k = 0; k < x->k.in_width[i]; k++) {
                 const double *row = x->k.in[i] + s * x->k.in_width[i];
                 if (!(row[k] >= 0 && row[k] < most && row[k] == (int)row[k]))
                     return cli_fail(p->c, EXIT_OTHER, "%s: %s has %g in row %zu, wanted integers below %d", p->c->input, name, row[k],
-                                    s - x->base, most);
+                                    s - x->from, most);
                 if (diff_holds(row, k, row[k]))
-                    return cli_fail(p->c, EXIT_OTHER, "%s: %s has %g twice in row %zu", p->c->input, name, row[k], s - x->base);
+                    return cli_fail(p->c, EXIT_OTHER, "%s: %s has %g twice in row %zu", p->c->input, name, row[k], s - x->from);
             }
     }
     return EXIT_DONE;
@@ -95,13 +128,16 @@ static int check_integers(const struct replay *p, const struct one *x)
 
 /* --- one operator --- */
 
-/* Computes rows [base, end) of k.out with the engine, whose inputs and results are f32. */
+/* Computes rows [base, end) of k.out with the engine, whose inputs and results are f32. The engine's rows of scores have as many numbers
+ * as there are rows, and the reference's at least as many; the others are masked. */
 static int by_engine(const struct replay *p, struct one *x)
 {
     const struct cli *c = p->c;
     float *in[REFERENCE_INPUTS] = {NULL};
     struct operator_call k = {.result = x->k.op->output, .layer = x->k.layer, .expert = x->k.expert, .S = x->end - x->base,
-                              .first = local_position(&p->v, x->depth), .expanded = c->expanded && x->depth < 0};
+                              .first = local_position(&p->v, x->depth) + (int32_t)(x->base - local_base(&p->v, x->depth)),
+                              .expanded = c->expanded && x->depth < 0};
+    size_t width = x->k.op->width ? x->width : k.S;
     vb_session_options o = c->session;
     vb_error err = {0};
     size_t most = (size_t)vb_max_positions(c->model);
@@ -112,10 +148,10 @@ static int by_engine(const struct replay *p, struct one *x)
         for (size_t j = 0; j < n && in[i]; j++)
             in[i][j] = (float)x->k.in[i][from + j];
     }
-    k.out = cli_must(calloc(k.S * x->width + 1, sizeof *k.out));
+    k.out = cli_must(calloc(k.S * width + 1, sizeof *k.out));
     int code = session_operator(c->model, &o, &k, &err) ? cli_error(c, &err) : EXIT_DONE;
     for (size_t j = 0; j < k.S * x->width; j++)
-        x->k.out[x->base * x->width + j] = (double)k.out[j];
+        x->k.out[x->base * x->width + j] = j % x->width < width ? (double)k.out[j / x->width * width + j % x->width] : -INFINITY;
     for (int i = 0; i < REFERENCE_INPUTS; i++)
         free(in[i]);
     free(k.out);
@@ -128,8 +164,8 @@ static void add_result(const struct replay *p, const struct one *x, const struct
 {
     int chooses = x->k.op->chooses, f64 = p->c->reference && !chooses;
     size_t count = 0, size = f64 ? 8 : 4;
-    char *data = cli_must(malloc((x->end - x->base) * x->width * size + 1)), *at = data;
-    for (size_t s = x->base; s < x->end; s++) {
+    char *data = cli_must(malloc((x->end - x->from) * x->width * size + 1)), *at = data;
+    for (size_t s = x->from; s < x->end; s++) {
         int wanted = !of;
         for (size_t i = 0; of && i < of->count && !wanted; i++)
             wanted = of->rows[i].sequence == 0 && (size_t)(of->rows[i].index + 1) == s;
@@ -173,7 +209,7 @@ static int every_value(struct replay *p, size_t *left_out)
         if (!op || side->series[i].depth != (x.k.layer >= L ? x.k.layer - L : -1) || (p->c->layer >= 0 && p->c->layer != x.k.layer))
             continue;
         find_inputs(p, &x, why);
-        if (*why)
+        if (*why || x.from > local_base(&p->v, x.depth)) /* row i of a result is row i of the text */
             ++*left_out;
         else
             code = compute(p, &x, x.k.expert >= 0 ? &side->series[i] : NULL);
@@ -185,10 +221,26 @@ static int every_value(struct replay *p, size_t *left_out)
     return code;
 }
 
+/* In a file without manifest, queries that are fewer than the rows of the cache are those of the last tokens. */
+static void move_queries(const struct replay *p, const char *name)
+{
+    char input[128];
+    int layer, expert, depth;
+    const struct diff_series *s[REFERENCE_INPUTS] = {NULL};
+    const struct reference_operator *op = reference_operator_of(p->v.r, name, &layer, &expert);
+    for (int i = 0; i < REFERENCE_INPUTS && op->all_rows; i++)
+        if (reference_operator_input(p->v.r, op, i, layer, &p->v.conventions, input, &depth))
+            s[i] = diff_find(p->v.side, input, depth);
+    for (int i = 0; i < op->all_rows && s[op->all_rows]; i++)
+        for (size_t k = 0; s[i] && !s[i]->known_rows && k < s[i]->count && s[i]->count < s[op->all_rows]->count; k++)
+            s[i]->rows[k].index = (int32_t)(s[op->all_rows]->count - s[i]->count + k);
+}
+
 static int one_value(struct replay *p, const char *name)
 {
     struct one x = {.name = name};
     char why[512];
+    move_queries(p, name);
     find_inputs(p, &x, why);
     int code = *why ? cli_fail(p->c, EXIT_OTHER, "%s", why) : compute(p, &x, NULL);
     release(&x);

@@ -99,6 +99,19 @@ def test_replay_has_the_bits_of_the_engine(dumps):
         verbatim.replay(V3, "o_proj", {x: taps[x]}, layer=1, command=COMMAND)
 
 
+@pytest.mark.parametrize("queries", [1, 3])
+def test_replayed_attention_takes_few_queries_for_the_last_tokens(queries):
+    with verbatim.Model(V3) as model:
+        taps = model.taps(TOKENS, "*.1.self_attn.*")
+    at = "model.layers.1.self_attn."
+    given = {at + name: taps[at + name].reshape(5, -1) for name in ("kv_a_layernorm.output", "k_rope", "q_b_proj.output", "q_rope")}
+    given.update({at + name: given[at + name][-queries:] for name in ("q_b_proj.output", "q_rope")})
+    said = verbatim.replay(V3, "attention", given, layer=1, command=COMMAND)[at + "o_proj.input"]
+    np.testing.assert_array_equal(said, taps[at + "o_proj.input"][-queries:])
+    exact = verbatim.replay(V3, "attention", given, layer=1, reference=True, command=COMMAND)[at + "o_proj.input"]
+    np.testing.assert_allclose(exact, said, rtol=0, atol=1e-5)
+
+
 def test_replayed_sampling_is_that_of_generate():
     options = dict(temperature=0.9, top_k=40, top_p=0.95, min_p=0.01, seed=7, presence_penalty=0.3, frequency_penalty=0.1)
     with verbatim.Model(V3) as model:
