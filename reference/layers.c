@@ -74,6 +74,7 @@ void ref_norm(struct reference_run *run, double *y, const struct matrix *w, cons
 {
     int D = w->cols;
     ref_row(w, 0, run->row);
+    ref_coarsen(run, run->row, D);
     for (int s = 0; s < S; s++, x += D, y += D) {
         double squares = 0;
         for (int d = 0; d < D; d++)

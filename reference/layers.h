@@ -18,6 +18,7 @@ struct reference_run {
      * [-1, 1). So is the x of a linear layer if its weights are finer than the arithmetic, or if noisy_x is nonzero. */
     double noise;
     int noisy_x;
+    double weight_unit; /* for operators.c: weights are rounded to numbers with this unit roundoff; 0: they are not */
     const char *result;
     int layer;        /* number of the layer that is computed now; -1 outside of the layers */
     void *memory;     /* holds all arrays below */
@@ -106,6 +107,7 @@ void ref_round_cache(struct reference_run *run, int S);
  * near to their middle may become either. is_latent: with q8, n is a multiple of 32 and these are latents. */
 void ref_round_cached(struct reference_run *run, double *x, double *slack, size_t n, int is_latent);
 
+void ref_coarsen(const struct reference_run *run, double *w, int n); /* rounds n weights as run->weight_unit says */
 void ref_weights(struct reference_run *run, const struct matrix *w, int i); /* decodes row i of W to run->row */
 void ref_keys(struct reference_run *run, const struct reference_attention *w, int h);   /* decodes W_UK of head h to run->w_uk */
 void ref_values(struct reference_run *run, const struct reference_attention *w, int h); /* decodes W_UV of head h to run->w_uv */

@@ -610,6 +610,8 @@ void reference_bench_noise(struct reference_bench *b, double noise, int noisy_x,
     b->run.random = seed;
 }
 
+void reference_bench_weights(struct reference_bench *b, double unit) { b->run.weight_unit = unit; }
+
 double reference_bench_random(struct reference_bench *b) { return ref_uniform(&b->run); }
 
 void reference_compute(struct reference_bench *b, struct reference_call *k)

@@ -78,6 +78,8 @@ void reference_bench_close(struct reference_bench *b);
 /* From now on, calls make inner roundings at random: values are multiplied by 1 + u noise, u in [-1, 1). noise 0: exact calls again.
  * noisy_x: linear layers round their input. The same seed gives the same numbers. */
 void reference_bench_noise(struct reference_bench *b, double noise, int noisy_x, uint64_t seed);
+/* From now on, calls round the weights of norms and linear layers to numbers with this unit roundoff. unit 0: exact calls again. */
+void reference_bench_weights(struct reference_bench *b, double unit);
 /* A random number in [-1, 1), of the same sequence. */
 double reference_bench_random(struct reference_bench *b);
 void reference_compute(struct reference_bench *b, struct reference_call *call);

@@ -163,9 +163,20 @@ static void round_weights_group(double *w, int q4)
     }
 }
 
+void ref_coarsen(const struct reference_run *run, double *w, int n)
+{
+    for (int i = 0; i < n && run->weight_unit > 0; i++) {
+        int exponent;
+        frexp(w[i], &exponent);
+        double ulp = ldexp(run->weight_unit, exponent); /* 2^exponent / 2 is at most |w|, and 2 weight_unit times that is an ulp */
+        w[i] = isfinite(w[i]) ? rint(w[i] / ulp) * ulp : w[i];
+    }
+}
+
 /* Rounds or quantises n weights of one sum, as the precision requires. */
 static void round_weights(const struct reference_run *run, double *w, int n)
 {
+    ref_coarsen(run, w, n);
     for (int i = 0; run->options.precision == PRECISION_BF16 && i < n; i++)
         w[i] = ref_to_bf16(w[i]);
     for (int i = 0; quantises(run) && n % GROUP == 0 && i < n; i += GROUP)

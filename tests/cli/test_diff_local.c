@@ -208,6 +208,76 @@ TEST(in_an_expert_sums_that_nearly_cancel_have_the_rounding_of_their_terms)
     expect_wrong(DIFF(3, a, TINY "glm", "--local"), wrong, 2);
 }
 
+/* --- bias --- */
+
+/* Nothing reads the last norm then. */
+static int norm_in_bf16(char name[256], const char **dtype)
+{
+    *dtype = !strcmp(name, "model.norm.output") ? "BF16" : *dtype;
+    return strcmp(name, "lm_head.output") != 0;
+}
+
+/* Multiplies columns [first, end) of the last norm by 1 + more, in every second row with the other sign if `apart`, and rounds it to BF16. */
+static json_t *scaled(double more, size_t first, size_t end, int apart)
+{
+    static const char *const name = "model.norm.output";
+    size_t n;
+    copy_dump(a, b, 1);
+    struct edited e = edit(b);
+    float *x = floats(&e, name, &n);
+    for (size_t i = 0; i < n; i++)
+        if (i % width_of(&e, name) >= first && i % width_of(&e, name) < end)
+            x[i] *= (float)(1 + (apart && i / width_of(&e, name) % 2 ? -more : more));
+    save(&e);
+    rewrite(b, norm_in_bf16);
+    return DIFF(more > 0 ? 3 : 0, b, TINY "moonlight", "--local");
+}
+
+static void expect_bias(json_t *j, double slope, const char *why, const char *where)
+{
+    const json_t *o = operator_of(j, "model.norm.output"), *bias = json_object_get(o, "bias");
+    expect_verdict("whole", j, "biased");
+    assert_string_equal(string(json_object_get(j, "local_a"), "first"), "model.norm.output");
+    assert_int_equal(integer(json_object_get(j, "local_a"), "biased"), 1);
+    assert_string_equal(string(o, "verdict"), "biased");
+    assert_true(fabs(real(bias, "slope") - slope) < 5e-4);
+    if (!strstr(string(o, "why"), why) || !strstr(string(bias, "where"), where))
+        fail_msg("%s; %s", string(o, "why"), string(bias, "where"));
+    json_decref(j);
+}
+
+TEST(a_factor_that_is_smaller_than_a_rounding_is_a_bias)
+{
+    DUMP(a, TINY "moonlight", "--tokens", TOKENS);
+    json_t *j = scaled(0, 0, 1000, 0);
+    const json_t *bias = json_object_get(operator_of(j, "model.norm.output"), "bias");
+    assert_true(real(bias, "sigmas") < 4 && real(bias, "row_sigmas") < 2);
+    json_decref(j);
+    expect_bias(scaled(0.002, 0, 1000, 0), 1.002, "the slope on the expected values is 1+", "rows ");
+    expect_bias(scaled(0.004, 0, 1000, 1), 1, "the slopes of single rows deviate", "all 10 rows");
+    expect_bias(scaled(0.005, 20, 30, 0), 1.001, "the slopes of single rows", "columns 2");
+    struct said s = RUN("diff", b, TINY "moonlight", "--local");
+    expect_code(&s, 3);
+    assert_ptr_equal(strstr(s.out, "biased: A: 1 of "), s.out);
+    assert_non_null(strstr(s.out, "  biased: model.norm.output (norm): the slope"));
+    forget(&s);
+}
+
+/* transformers adds 1e-6 to the mean square of a latent. With 1e-5, every number is within half an ulp of BF16, or nearly so. */
+TEST(another_eps_is_a_bias_in_bfloat16)
+{
+    json_t *j = DIFF(3, "golden/truth/glm.hf-dump-bfloat16.safetensors", TINY "glm", "--local", "--convention", "latent-eps=config"), *o;
+    size_t i;
+    json_array_foreach(json_object_get(json_object_get(j, "local_a"), "operators"), i, o)
+        if (strstr(string(o, "tap"), "kv_a_layernorm") || !strcmp(string(o, "verdict"), "biased")) {
+            assert_non_null(strstr(string(o, "tap"), "_a_layernorm"));
+            assert_string_equal(string(o, "verdict"), "biased");
+        }
+    o = operator_of(j, "model.layers.0.self_attn.kv_a_layernorm.output");
+    assert_true(real(json_object_get(o, "bias"), "sigmas") > 9);
+    json_decref(j);
+}
+
 static int of_hooks(char name[256], const char **dtype)
 {
     (void)dtype; /* what hooks on the modules of vLLM see: no residual stream, no RoPE, one MoE */
@@ -418,6 +488,8 @@ int main(int argc, char **argv)
         IN_DIR(every_wrong_operator_is_named_and_no_other),
         IN_DIR(in_bfloat16_an_operator_is_wrong_by_less_than_its_rounding),
         IN_DIR(in_an_expert_sums_that_nearly_cancel_have_the_rounding_of_their_terms),
+        IN_DIR(a_factor_that_is_smaller_than_a_rounding_is_a_bias),
+        IN_DIR(another_eps_is_a_bias_in_bfloat16),
         IN_DIR(missing_values_are_computed_from_those_before_and_named),
         IN_DIR(scores_are_judged_by_queries_and_rows_of_the_cache),
         IN_DIR(probabilities_are_judged_too),

@@ -135,15 +135,15 @@ def truth(clean, buggy, arithmetic):
 
 # ---- what diff says ----
 def named(report):
-    """The tensor and the row that a user reads first: of the first operator that is wrong on its own inputs, else of the first
+    """The tensor and the row that a user reads first: of the first operator that is wrong or biased on its own inputs, else of the first
     structural difference, else of the first bias. None if nothing is wrong."""
     first = report.get("first_structural") or report.get("first_biased") or {}
     local = report.get("local_a") or {}
-    if local.get("wrong"):
-        first = next(o for o in local["operators"] if o["tap"] == local["first"] and o["verdict"] == "structural")
+    if local.get("wrong") or local.get("biased"):
+        first = next(o for o in local["operators"] if o["tap"] == local["first"] and o["verdict"] in ("structural", "biased"))
     if report["verdict"] not in ("structural", "biased") or not first:
         return None
-    index = (first.get("at") or {}).get("index")
+    index = (first.get("bias" if first.get("verdict") == "biased" else "at") or {}).get("index")
     if index is None:
         found = re.search(r"index (\d+)", first.get("why") or "")
         index = int(found.group(1)) if found else None

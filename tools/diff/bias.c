@@ -24,21 +24,24 @@ struct bias_noise {
     int runs;
 };
 
-void bias_add(struct bias *b, int32_t sequence, int32_t index, const double *x, const double *y, size_t n)
+struct bias_row *bias_add(struct bias *b, int32_t sequence, int32_t index, const double *x, const double *y, size_t n)
 {
-    struct bias_row r = {sequence, index, 0, 0, 0, 0};
+    struct bias_row r = {.sequence = sequence, .index = index};
     for (size_t i = 0; i < n; i++)
         if (isfinite(x[i]) && isfinite(y[i])) {
             r.xx += x[i] * x[i];
             r.xy += x[i] * y[i];
             r.yy += y[i] * y[i];
             r.own += (x[i] - y[i]) * (x[i] - y[i]) * y[i] * y[i];
+            r.third += (x[i] - y[i]) * y[i] * y[i] * y[i];
+            r.fourth += y[i] * y[i] * y[i] * y[i];
         }
     if (!(r.yy > 0) || !isfinite(r.yy) || !isfinite(r.own))
-        return;
+        return NULL;
     if (b->count == b->room)
         b->rows = cli_must(realloc(b->rows, (b->room = 2 * b->room + 8) * sizeof *b->rows));
     b->rows[b->count++] = r;
+    return &b->rows[b->count - 1];
 }
 
 void bias_close(struct tap *taps, size_t count)
@@ -114,7 +117,20 @@ static const struct bias_row *row_at(const struct bias *b, int32_t sequence, int
     return NULL;
 }
 
-static double deviation(double slope, double norm) { return slope > 0 ? fmax(fmin(slope, norm), 0) : fmin(fmax(slope, norm), 0); }
+double bias_deviation(double slope, double norm) { return slope > 0 ? fmax(fmin(slope, norm), 0) : fmin(fmax(slope, norm), 0); }
+
+double bias_variance(const struct bias_sum *s)
+{
+    double b = s->square > 0 ? s->along / s->square : 0;
+    return fmax(s->own - 2 * b * s->third + b * b * s->fourth, s->known);
+}
+
+void bias_mark(const struct bias_sum *sums, size_t n, unsigned char *off)
+{
+    double times = 1 + sqrt(2 * log((double)n + 1));
+    for (size_t i = 0; i < n; i++)
+        off[i] = sums[i].along * sums[i].along > times * times * bias_variance(&sums[i]);
+}
 
 /* The deviations of single rows, in units of what rounding explains: the root of the quotient of two sums of squares. */
 static double of_rows(const struct bias *b, const struct bias_noise *n, const struct tap_noise *t, double scale,
@@ -124,7 +140,7 @@ static double of_rows(const struct bias *b, const struct bias_noise *n, const st
     size_t hint = 0;
     for (size_t i = 0; i < b->count; i++) {
         const struct bias_row *r = &b->rows[i];
-        double d = deviation((r->xy - r->yy) / r->yy, sqrt(r->xx / r->yy) - 1);
+        double d = bias_deviation((r->xy - r->yy) / r->yy, sqrt(r->xx / r->yy) - 1);
         found += d * d;
         explained += r->own / r->yy / r->yy + common;
     }
@@ -168,7 +184,7 @@ static void judge(struct tap *t, const struct bounds *bounds)
     b->slope = (xy - yy) / yy;
     b->norm = sqrt(xx / yy) - 1;
     b->sigma = sqrt(own / yy / yy + scale * scale * inherited(b, bounds->noise, noise, yy));
-    b->sigmas = fabs(deviation(b->slope, b->norm)) / b->sigma;
+    b->sigmas = fabs(bias_deviation(b->slope, b->norm)) / b->sigma;
     b->row_sigmas = of_rows(b, bounds->noise, noise, scale, common);
     b->judged = isfinite(b->sigmas);
 }

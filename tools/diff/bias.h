@@ -32,10 +32,19 @@
 #define BIAS_SIGMAS 7.0
 #define BIAS_ROW_SIGMAS(rows) (3 + 10 / (double)(rows))
 
-struct bias_row { /* sums over the numbers of a row */
-    int32_t sequence, index;
+struct bias_row { /* sums over the numbers of a row, or of a head of it */
+    int32_t sequence, index, part; /* part: the head, or 0 */
     double xx, xy, yy;
     double own; /* sum((x - y)^2 y^2) */
+    /* only of operators alone (local_bias.c): sum((x - y) y^3); sum(y^4); the variance of sum((x - y) y) that the rounding of the
+     * result makes; the same for the roundings inside of the operator */
+    double third, fourth, last, inner;
+};
+
+struct bias_sum { /* of a row, head or column */
+    double along, square;        /* sum((x - y) y); sum(y^2) */
+    double own, third, fourth;   /* as in bias_row */
+    double known;                /* the least variance of `along` */
 };
 
 struct bias { /* of a tap */
@@ -52,8 +61,14 @@ struct comparison;
 struct tap;
 struct bounds;
 
-/* Adds a row of n numbers: x of A and y of B. Numbers that are not finite are left out. */
-void bias_add(struct bias *b, int32_t sequence, int32_t index, const double *x, const double *y, size_t n);
+/* Adds a row of n numbers: x of A and y of B. Numbers that are not finite are left out. Returns the row, or NULL if it has no slope. */
+struct bias_row *bias_add(struct bias *b, int32_t sequence, int32_t index, const double *x, const double *y, size_t n);
+/* The distance of a slope and a norm ratio from 1, if both are on the same side of it: that of the nearer one. Arguments minus 1. */
+double bias_deviation(double slope, double norm);
+/* The variance of `along`: sum((e - b y)^2 y^2), where e = x - y, and b is the slope of e on y; at least `known`. */
+double bias_variance(const struct bias_sum *s);
+/* Marks the sums that are further from 0 than rounding explains: by more standard deviations than any of n would be by chance. */
+void bias_mark(const struct bias_sum *sums, size_t n, unsigned char *off);
 /* Frees what bias_add made for these taps. */
 void bias_close(struct tap *taps, size_t count);
 /* Remembers the slopes of a perturbed run. *noise is NULL before the first one. */

@@ -187,8 +187,7 @@ static int measure(struct measure *m, json_t *spread, struct bias_noise **noise)
     return code;
 }
 
-/* Sets *groups to whether the inputs of some matrix, or the cache, are quantised in groups of 32. */
-static int find_groups(const struct cli *c, int *groups)
+int bounds_groups(const struct cli *c, int *groups)
 {
     const char *precision = cli_facts(c).precision;
     vb_tensors *tensors;
@@ -206,7 +205,7 @@ static int find_groups(const struct cli *c, int *groups)
 int bounds_measure(struct cli *c, struct bounds *b, int runs, const int32_t *ids, size_t count, int scores)
 {
     struct measure m = {.reference = *c, .ids = ids, .count = count, .runs = runs, .scores = scores};
-    int groups, code = find_groups(c, &groups), both = code == EXIT_DONE && groups && b->arithmetic == DIFF_F32;
+    int groups, code = bounds_groups(c, &groups), both = code == EXIT_DONE && groups && b->arithmetic == DIFF_F32;
     m.reference.reference = 1;
     m.all = (size_t)runs * (both ? 2 : 1);
     b->spread = json_object();

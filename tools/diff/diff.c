@@ -271,7 +271,8 @@ static struct diff_told told_of(const struct sides *s, const struct comparison *
     for (int i = 0; i < 2; i++)
         if (s->has_local[i]) {
             told.local[i] = &s->local[i];
-            told.verdict = s->local[i].wrong ? STRUCTURAL : told.chain || !s->local[i].judged ? told.verdict : ROUNDING;
+            enum diff_verdict alone = s->local[i].wrong ? STRUCTURAL : s->local[i].biased ? BIASED : s->local[i].judged ? ROUNDING : NOT_COMPARED;
+            told.verdict = alone > ROUNDING || !told.chain ? (alone > told.verdict ? alone : told.verdict) : told.verdict;
         }
     return told;
 }
@@ -409,8 +410,8 @@ const struct command command_diff = {
     "  `structural`           Any other difference.\n"
     "\n"
     "If a model is given, each operator is also judged alone: the reference computes it from the dump's own inputs, in double\n"
-    "precision. Wrong operators are listed in the order of computation. If the dump lacks an input, it is computed from earlier\n"
-    "values. With --local, only this is done.\n"
+    "precision. Wrong and biased operators are listed in the order of computation. If the dump lacks an input, it is computed from\n"
+    "earlier values. With --local, only this is done.\n"
     "\n"
     "For the first structural difference, diff says which rows, heads, columns or experts differ. It also tries common mistakes:\n"
     "a factor, shifted rows or positions, RoPE in halves instead of pairs, heads or experts in another order, a transposed matrix,\n"

@@ -171,6 +171,8 @@ struct bounds {
 };
 /* Measures the bounds with `runs` perturbed runs of the reference of c->model on these tokens. Reports errors. */
 int bounds_measure(struct cli *c, struct bounds *b, int runs, const int32_t *ids, size_t count, int scores);
+/* Sets *groups to whether the inputs of some matrix, or the cache, are quantised in groups of 32. Reports errors. */
+int bounds_groups(const struct cli *c, int *groups);
 /* The bound for this series, relative to the largest magnitude in a row. `coarser`: the dtype to which both sides are rounded. */
 double bounds_of(const struct bounds *b, const struct diff_series *s, enum diff_dtype coarser);
 void bounds_close(struct bounds *b);

@@ -72,25 +72,32 @@ static void ranges(char *text, const char *what, const unsigned char *off, size_
     say(text, " of %zu", n);
 }
 
+void explain_parts(char text[EXPLAIN_ROOM], const unsigned char *row, const int32_t *index, size_t rows, unsigned char *column, size_t width,
+                   size_t block, const char *block_name)
+{
+    size_t blocks = block && width % block == 0 ? width / block : 0, parts = blocks > 1 ? blocks : width, off = 0;
+    *text = '\0';
+    for (size_t i = 0; blocks > 1 && i < width; i++) /* blocks may overlap their own columns: block i / block <= i */
+        column[i / block] = i % block ? column[i / block] | column[i] : column[i];
+    for (size_t i = 0; i < parts; i++)
+        off += column[i];
+    if (memchr(row, 1, rows))
+        ranges(text, "row", row, rows, index);
+    if (*text && off)
+        say(text, "; ");
+    if (blocks <= 1 && 2 * off > parts)
+        say(text, "%zu of %zu columns", off, parts);
+    else if (off)
+        ranges(text, blocks > 1 ? block_name : "column", column, parts, NULL);
+}
+
 int explain_where(const struct explain_rows *e, char text[EXPLAIN_ROOM])
 {
     unsigned char *row = cli_must(malloc(e->rows + 1)), *column = cli_must(malloc(e->width + 1));
-    size_t blocks = e->block && e->width % e->block == 0 ? e->width / e->block : 0, parts = blocks, off = 0;
     int any = find_off(e, row, column);
     *text = '\0';
-    for (size_t i = 0; blocks > 1 && i < e->width; i++) /* blocks may overlap their own columns: block i / block <= i */
-        column[i / e->block] = i % e->block ? column[i / e->block] | column[i] : column[i];
-    parts = blocks > 1 ? blocks : e->width;
-    for (size_t i = 0; i < parts; i++)
-        off += column[i];
-    if (any) {
-        ranges(text, "row", row, e->rows, e->index);
-        say(text, "; ");
-        if (blocks <= 1 && 2 * off > parts)
-            say(text, "%zu of %zu columns", off, parts);
-        else
-            ranges(text, blocks > 1 ? e->block_name : "column", column, parts, NULL);
-    }
+    if (any)
+        explain_parts(text, row, e->index, e->rows, column, e->width, e->block, e->block_name);
     free(row);
     free(column);
     return any;

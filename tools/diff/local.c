@@ -13,10 +13,11 @@ struct judge {
     const struct diff_series *s;
     const struct reference_operator *op;
     struct reference_call call;
-    int runs, noisy_x;
+    int runs, noisy_x, groups;    /* groups: inputs are quantised in groups, so that bias is not judged */
     double noise, unit;           /* unit: the rounding of the result */
     double *dump, *squares;       /* [rows, stride]: the dump's numbers; [rows, width]: sums of squares of what noise moves */
     size_t stride;
+    double *last;                 /* [width]: variances */
     double *chosen_from, *moved;  /* of choices: [rows]: the largest change of a candidate by noise */
     unsigned char *there, *present, *tie;
     int32_t *tokens;
@@ -88,6 +89,8 @@ static int one_run(struct judge *j, uint64_t seed, int depth, size_t width)
         local_compute(j->v, &k, depth, rows_of_expert(j));
         for (size_t i = 0; i < n; i++)
             j->squares[i] += (k.out[i] - j->call.out[i]) * (k.out[i] - j->call.out[i]) / j->runs;
+        if (j->result->bias)
+            local_bias_noise(j->result->bias, (int)seed - 1, k.out, j->call.out);
         free(k.out);
         find_ties(j, depth);
     }
@@ -138,6 +141,24 @@ static int is_masked(struct judge *j, size_t row, size_t later, size_t first)
     return 1;
 }
 
+/* A norm may have read the residual stream before it was rounded. The rounding of x moves the root mean square, which all numbers of the
+ * row share: relative, its variance is sum(h^2 x^2 / 3) / (sum x^2)^2. */
+static double shared_error(const struct judge *j, size_t row)
+{
+    static const char *const norms[] = {"input_layernorm", "post_attention_layernorm", "norm", "hnorm", "shared_head-norm"};
+    const double *x = j->call.in[0] + row * j->call.in_width[0];
+    double squares = 0, variance = 0;
+    int is_norm = 0;
+    for (size_t i = 0; i < sizeof norms / sizeof *norms; i++)
+        is_norm |= !strcmp(j->op->name, norms[i]);
+    for (size_t i = 0; i < j->call.in_width[0] && is_norm; i++) {
+        double h = half_ulp(j, fabs(x[i]));
+        squares += x[i] * x[i];
+        variance += h * h * x[i] * x[i] / 3;
+    }
+    return squares > 0 ? variance / squares / squares : 0;
+}
+
 static void judge_numbers(struct judge *j, size_t row, size_t width)
 {
     struct local_result *r = j->result;
@@ -158,6 +179,7 @@ static void judge_numbers(struct judge *j, size_t row, size_t width)
         double bound = last + slack + LOCAL_TIMES * sqrt(variance) + order;
         double ratio = !isfinite(y[i]) ? 0 : !isfinite(x[i]) ? INFINITY : far > 0 ? far / bound : 0;
         wrong |= ratio > 1;
+        j->last[i] = last * last / 3;
         if (isfinite(far) && far > 0)
             errors += far * far / ((last * last + slack * slack) / 3 + variance + order * order) / (double)count;
         if (ratio > r->ratio) {
@@ -175,6 +197,8 @@ static void judge_numbers(struct judge *j, size_t row, size_t width)
     }
     r->errors += errors;
     r->wrong_rows += (size_t)wrong;
+    if (r->bias)
+        local_bias_row(r->bias, j->v->sequence, row, x, y, j->last, j->squares + row * width, shared_error(j, row));
 }
 
 /* The dump chose other experts. The candidates are the dump's own: each may have been moved by its rounding, and by noise if it was
@@ -246,6 +270,39 @@ static void judge_rows(struct judge *j, size_t width)
 
 /* --- one operator --- */
 
+/* The errors that the numbers of a row share, as local_bias.h says. */
+static void open_bias(struct judge *j, size_t width)
+{
+    static const char *const with_heads[] = {"q_proj", "q_b_proj", "rope-q", "attention"};
+    struct local_bias_shape shape = {.rows = j->v->rows, .width = width, .parts = 1, .runs = j->runs};
+    int heads = 0;
+    for (size_t i = 0; i < sizeof with_heads / sizeof *with_heads; i++)
+        heads |= !strcmp(j->op->name, with_heads[i]);
+    if (j->op->chooses || !j->op->width || j->groups || j->result->bias)
+        return;
+    if (heads)
+        shape.parts = (size_t)reference_config(j->v->r)->num_attention_heads;
+    shape.turns = !strncmp(j->op->name, "rope-", 5);
+    shape.of_row = (double)j->call.terms / 16 * 0x1p-48;
+    if (j->op->of_router || !strcmp(j->op->name, "sum-of-experts"))
+        shape.of_row += j->call.unit * j->call.unit / 3;
+    shape.of_all = 0x1p-48;
+    j->result->bias = local_bias_open(&shape);
+}
+
+/* Computes the operator with rounded weights. */
+static void round_weights(struct judge *j, int depth, size_t width)
+{
+    struct reference_call k = j->call;
+    k.slack = NULL;
+    k.out = cli_must(calloc(j->v->rows * width + 1, sizeof *k.out));
+    reference_bench_weights(j->v->bench, j->v->arithmetic);
+    local_compute(j->v, &k, depth, rows_of_expert(j));
+    reference_bench_weights(j->v->bench, 0);
+    local_bias_noise(j->result->bias, j->runs, k.out, j->call.out);
+    free(k.out);
+}
+
 static void judge_operator(struct judge *j, int depth, size_t width)
 {
     struct local_values *v = j->v;
@@ -259,9 +316,14 @@ static void judge_operator(struct judge *j, int depth, size_t width)
     for (size_t s = 0; s < v->rows && rows_of_expert(j); s++)
         j->present[s] &= j->there[s];
     local_compute(v, &j->call, depth, rows_of_expert(j));
+    open_bias(j, width);
+    if (r->bias && v->arithmetic > 0x1p-24)
+        round_weights(j, depth, width);
     int runs = j->call.inner || *merged || v->is_cast || j->noisy_x ? j->runs : 0, found = 1;
     for (int run = 1; run <= runs && found; run++)
         found = one_run(j, (uint64_t)run, depth, width);
+    for (size_t i = 0; i < v->rows * width && j->noisy_x && r->bias; i++) /* products of TF32 may be cut instead of rounded */
+        r->bias->shape.of_all = fmax(r->bias->shape.of_all, j->squares[i] > 0 ? v->arithmetic * v->arithmetic : 0);
     if (found)
         judge_rows(j, width);
     else
@@ -314,6 +376,7 @@ static void judge_series(struct judge *j, const struct diff_series *s)
     }
     j->unit = j->op->chooses ? unit_of_candidates(j, layer, s->depth) : local_unit(j->v, s);
     j->call = (struct reference_call){.op = j->op, .layer = layer, .expert = expert, .ranks = j->v->ranks, .unit = j->op->of_router ? j->unit : j->v->arithmetic};
+    j->last = cli_must(calloc(width + 1, sizeof *j->last));
     j->squares = cli_must(calloc(n + 1, sizeof *j->squares));
     j->call.out = cli_must(calloc(n + 1, sizeof *j->call.out));
     j->call.slack = cli_must(calloc(n + 1, sizeof *j->call.slack));
@@ -325,6 +388,7 @@ static void judge_series(struct judge *j, const struct diff_series *s)
     take_numbers(j, s, width);
     judge_operator(j, s->depth, width);
     free(j->dump);
+    free(j->last);
     free(j->squares);
     free(j->call.out);
     free(j->call.slack);
@@ -337,7 +401,7 @@ static void judge_series(struct judge *j, const struct diff_series *s)
 
 /* --- a dump --- */
 
-static int judge_sequence(struct cli *c, struct local *l, struct local_values *v, double noise, int noisy_x)
+static int judge_sequence(struct cli *c, struct local *l, struct local_values *v, double noise, int noisy_x, int groups)
 {
     struct reference_options o = {.conventions = v->conventions};
     vb_error err = {0};
@@ -346,7 +410,7 @@ static int judge_sequence(struct cli *c, struct local *l, struct local_values *v
         reference_bench_open(&v->bench, v->r, &o, (int)v->rows, &err))
         return cli_error(c, &err);
     for (size_t i = 0; i < v->side->count; i++) {
-        struct judge j = {.v = v, .result = &l->results[i], .runs = l->runs, .noise = noise, .noisy_x = noisy_x};
+        struct judge j = {.v = v, .result = &l->results[i], .runs = l->runs, .noise = noise, .noisy_x = noisy_x, .groups = groups};
         l->results[i].series = &v->side->series[i];
         if (v->side->series[i].layer > done + 1)
             local_forget(v, 0, done = v->side->series[i].layer - 1);
@@ -362,14 +426,26 @@ static int judge_sequence(struct cli *c, struct local *l, struct local_values *v
     return EXIT_DONE;
 }
 
-static void sum_up(struct local *l)
+static void judge_bias(struct local_result *r)
 {
-    for (size_t i = 0; i < l->count; i++) {
-        struct local_result *r = &l->results[i];
-        r->errors = r->rows ? sqrt(r->errors / (double)r->rows) : 0;
+    char why[sizeof r->why] = "";
+    int biased = r->bias && local_bias_judge(r->bias, why, sizeof why);
+    if (!biased || r->verdict == STRUCTURAL)
+        return;
+    snprintf(r->why, sizeof r->why, "%s", why);
+    local_bias_where(r->bias, r->bias->shape.parts > 1 ? "head" : strstr(r->series->name, ".mlp.gate.") ? "expert" : "", r->where);
+    r->verdict = BIASED;
+}
+
+void local_sum_up(struct local *l)
+{
+    l->judged = l->wrong = l->biased = 0;
+    l->first = NULL;
+    for (const struct local_result *r = l->results; r < l->results + l->count; r++) {
         l->judged += r->verdict != NOT_COMPARED;
         l->wrong += r->verdict == STRUCTURAL;
-        l->first = !l->first && r->verdict == STRUCTURAL ? r : l->first;
+        l->biased += r->verdict == BIASED;
+        l->first = !l->first && r->verdict >= BIASED ? r : l->first;
     }
 }
 
@@ -397,16 +473,22 @@ int diff_local(struct cli *c, const struct diff_side *side, const struct bounds 
     /* the precisions of Verbatim that round inside of attention and of experts; a cache of q8 quantises q_abs */
     int rounds = strcmp(facts.precision, "f32") || !strcmp(facts.cache_type, "q8");
     double inner = rounds ? fmax(v.arithmetic, 0x1p-8) : v.arithmetic;
-    int code = EXIT_DONE;
+    int groups, code = bounds_groups(c, &groups);
     for (v.sequence = 0; v.sequence < sequences && code == EXIT_DONE; v.sequence++)
-        code = judge_sequence(c, l, &v, inner, b->arithmetic_given && b->arithmetic != DIFF_F32 && !v.is_cast);
-    sum_up(l);
+        code = judge_sequence(c, l, &v, inner, b->arithmetic_given && b->arithmetic != DIFF_F32 && !v.is_cast, groups);
+    for (size_t i = 0; i < l->count; i++) {
+        l->results[i].errors = l->results[i].rows ? sqrt(l->results[i].errors / (double)l->results[i].rows) : 0;
+        judge_bias(&l->results[i]);
+    }
+    local_sum_up(l);
     reference_close(r);
     return code;
 }
 
 void local_close(struct local *l)
 {
+    for (size_t i = 0; i < l->count; i++)
+        local_bias_close(l->results[i].bias);
     free(l->results);
     *l = (struct local){0};
 }

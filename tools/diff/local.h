@@ -28,6 +28,8 @@
  * of the quotients is at most about 1. It may be larger by chance if few roundings dominate: a rounded score moves all numbers of a
  * head. So a row is wrong if the root is more than LOCAL_ROW, and a tensor of LOCAL_ROWS rows or more if it is more than LOCAL_TAP.
  *
+ * An operator whose numbers are within all these bounds, but together too large or too small, is `biased`: local_bias.h.
+ *
  * If --arithmetic is finer than the dtype of the dump, the engine computed in --arithmetic, and the dump has rounded copies of what it
  * computed with. Then the inputs have random roundings too. If it is coarser, linear layers round their inputs to it. */
 #ifndef VB_DIFF_LOCAL_H
@@ -35,6 +37,7 @@
 
 #include "reference/operators.h"
 #include "tools/diff/diff.h"
+#include "tools/diff/local_bias.h"
 
 #define LOCAL_TIMES 8.0
 #define LOCAL_ROW 3.0
@@ -45,7 +48,7 @@
 struct local_result { /* of one name of the dump */
     const struct diff_series *series;
     const char *operator;       /* NULL: no operator computes this value */
-    enum diff_verdict verdict;  /* NOT_COMPARED: not judged; IDENTICAL: the reference rounds to the same bits; ROUNDING; STRUCTURAL */
+    enum diff_verdict verdict;  /* NOT_COMPARED: not judged; IDENTICAL: the reference rounds to the same bits; ROUNDING; BIASED; STRUCTURAL */
     size_t rows, wrong_rows;    /* how many were judged; in how many some number is out of bounds */
     size_t without_inputs, ties; /* rows that were not judged because an input is missing; because a merged router has a tie */
     double ratio;               /* the largest quotient of a distance and its bound */
@@ -54,13 +57,15 @@ struct local_result { /* of one name of the dump */
     size_t column;              /* where the ratio is largest; `first_*`: the first number out of bounds */
     double dump, expected, bound;
     char why[256];              /* why it was not judged, or what is wrong with a choice */
+    struct local_bias *bias;    /* NULL: not judged */
+    char where[EXPLAIN_ROOM];   /* of a bias: which rows, and which heads, columns or experts */
     char merged[200];           /* the operators that were judged together with this one */
 };
 
 struct local {
     struct local_result *results; /* one for each series of the side */
-    size_t count, judged, wrong;
-    const struct local_result *first; /* the first that is STRUCTURAL */
+    size_t count, judged, wrong, biased; /* wrong: how many are STRUCTURAL */
+    const struct local_result *first; /* the first that is STRUCTURAL or BIASED */
     int runs;
 };
 
@@ -70,6 +75,8 @@ int diff_local(struct cli *c, const struct diff_side *side, const struct bounds 
                struct local *l);
 /* Leaves out the results that --taps and --layers do not choose (select.c). */
 void local_select(const struct cli *c, struct local *l);
+/* Sets what `l` says of all its results. */
+void local_sum_up(struct local *l);
 void local_close(struct local *l);
 
 json_t *local_json(const struct diff_side *side, const struct local *l);

@@ -20,11 +20,24 @@ static json_t *result_json(const struct local_result *r)
                           (json_int_t)r->without_inputs, "rows_at_a_tie", (json_int_t)r->ties, "of_bound", number(r->ratio), "of_deviation",
                           number(r->errors), "merged", *r->merged ? json_string(r->merged) : json_null(), "why",
                           *r->why ? json_string(r->why) : json_null());
+    if (r->bias && r->bias->bias.judged) {
+        const struct bias *b = &r->bias->bias;
+        json_t *bias = json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "slope", 1 + b->slope, "norm_ratio", 1 + b->norm, "slope_sigma", b->sigma, "sigmas",
+                                 b->sigmas, "row_sigmas", b->row_sigmas, "column_sigmas", r->bias->column_sigmas);
+        if (r->verdict == BIASED)
+            json_object_update_new(bias, json_pack("{s:s,s:i,s:i}", "where", r->where, "sequence", r->bias->sequence, "index", r->bias->index));
+        json_object_set_new(j, "bias", bias);
+    }
     if (r->ratio > 0)
         json_object_set_new(j, "at", json_pack("{s:i,s:i,s:o,s:I,s:o,s:o,s:o}", "sequence", r->sequence, "index", r->index, "token",
                                                r->token < 0 ? json_null() : json_integer(r->token), "column", (json_int_t)r->column,
                                                "dump", number(r->dump), "expected", number(r->expected), "bound", number(r->bound)));
     return j;
+}
+
+static const char *local_verdict(const struct local *l)
+{
+    return l->wrong ? "structural" : l->biased ? "biased" : l->judged ? "rounding" : "not judged";
 }
 
 json_t *local_json(const struct diff_side *side, const struct local *l)
@@ -33,15 +46,17 @@ json_t *local_json(const struct diff_side *side, const struct local *l)
     for (size_t i = 0; i < l->count; i++)
         if (l->results[i].operator)
             json_array_append_new(operators, result_json(&l->results[i]));
-    return json_pack("{s:s,s:s,s:o,s:i,s:I,s:I,s:o}", "path", side->path, "verdict", l->wrong ? "structural" : l->judged ? "rounding" : "not judged",
-                     "first", l->first ? json_string(l->first->series->name) : json_null(), "runs", l->runs, "judged",
-                     (json_int_t)l->judged, "wrong", (json_int_t)l->wrong, "operators", operators);
+    return json_pack("{s:s,s:s,s:o,s:i,s:I,s:I,s:I,s:o}", "path", side->path, "verdict", local_verdict(l), "first",
+                     l->first ? json_string(l->first->series->name) : json_null(), "runs", l->runs, "judged", (json_int_t)l->judged, "wrong",
+                     (json_int_t)l->wrong, "biased", (json_int_t)l->biased, "operators", operators);
 }
 
 static void print_wrong(const struct local_result *r)
 {
-    printf("  wrong: %s (%s): ", r->series->name, r->operator);
-    if (*r->why && (!(r->ratio > 1) || r->series->dtype == DIFF_INTEGERS))
+    printf("  %s: %s (%s): ", r->verdict == BIASED ? "biased" : "wrong", r->series->name, r->operator);
+    if (r->verdict == BIASED)
+        printf("%s; %s; most in index %d", r->why, r->where, r->bias->index);
+    else if (*r->why && (!(r->ratio > 1) || r->series->dtype == DIFF_INTEGERS))
         printf("%s", r->why);
     else
         printf("%zu of %zu rows; at index %d, column %zu it is %.9g, expected %.9g +- %.2g (%.3g times the bound)", r->wrong_rows, r->rows,
@@ -71,19 +86,20 @@ void local_print(const struct diff_side *side, const struct local *l, int all)
         ties += r->ties;
         not_judged += r->verdict == NOT_COMPARED;
         unjudged = !unjudged && r->verdict == NOT_COMPARED && *r->why ? r : unjudged;
-        if (r->verdict == STRUCTURAL && (all || lines++ < MOST_LINES))
+        if (r->verdict >= BIASED && (all || lines++ < MOST_LINES))
             print_wrong(r);
         else if (all)
             print_all(r);
     }
     if (lines > MOST_LINES)
         printf("  ... %zu more; --all shows every operator\n", lines - MOST_LINES);
-    printf("  %zu operators: %zu wrong, %zu within rounding, %zu not judged\n", operators, l->wrong, l->judged - l->wrong, not_judged);
+    printf("  %zu operators: %zu wrong, %zu biased, %zu within rounding, %zu not judged\n", operators, l->wrong, l->biased,
+           l->judged - l->wrong - l->biased, not_judged);
     if (unjudged)
         printf("  not judged: %s: %s\n", unjudged->series->name, unjudged->why);
     if (rows + ties > 0)
         printf("  %zu rows lack an input, in %zu rows a router that the dump does not show has a tie\n", rows, ties);
     if (l->first)
-        printf("first wrong operator: %s (%s)\n", l->first->series->name, l->first->operator);
+        printf("first %s operator: %s (%s)\n", l->first->verdict == BIASED ? "biased" : "wrong", l->first->series->name, l->first->operator);
     printf("\n");
 }

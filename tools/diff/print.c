@@ -211,9 +211,11 @@ static void print_verdict(const struct diff_told *t, const size_t counts[STRUCTU
     for (size_t i = 0; i < json_array_size(missing); i++)
         printf("required, and not compared: %s\n", json_string_value(json_array_get(missing, i)));
     for (int i = 0; i < 2; i++)
-        if (t->local[i] && t->local[i]->wrong) {
-            printf("structural: %c: %zu of %zu operators are wrong, first %s (%s)\n", "AB"[i], t->local[i]->wrong, t->local[i]->judged,
-                   t->local[i]->first->series->name, t->local[i]->first->operator);
+        if (t->local[i] && t->local[i]->first) {
+            const struct local *l = t->local[i];
+            printf("%s: %c: %zu of %zu operators are %s, first %s (%s)\n", verdict_name[l->wrong ? STRUCTURAL : BIASED], "AB"[i],
+                   l->wrong + l->biased, l->judged, !l->biased ? "wrong" : l->wrong ? "wrong or biased" : "biased", l->first->series->name,
+                   l->first->operator);
             wrong = 1;
         }
     if (!t->chain && !wrong)

@@ -94,7 +94,11 @@ static const json_t *operators_of(const json_t *told, int side)
     return json_object_get(json_object_get(told, side ? "local_b" : "local_a"), "operators");
 }
 
-static int is_wrong(const json_t *operator) { return !strcmp(text_of(operator, "verdict"), verdict_name[STRUCTURAL]); }
+static int is_wrong(const json_t *operator)
+{
+    const char *verdict = text_of(operator, "verdict");
+    return !strcmp(verdict, verdict_name[STRUCTURAL]) || !strcmp(verdict, verdict_name[BIASED]);
+}
 
 /* The operators that were judged alone, of the side A or B. */
 static void put_operators(FILE *f, const json_t *told, int side)
@@ -107,11 +111,17 @@ static void put_operators(FILE *f, const json_t *told, int side)
         put_xml(f, text_of(one, "tap"));
         fprintf(f, " (%s)\">", text_of(one, "operator"));
         if (is_wrong(one) || !strcmp(text_of(one, "verdict"), "not judged")) {
-            fputs(is_wrong(one) ? "<failure type=\"structural\" message=\"" : "<skipped message=\"", f);
-            if (*why)
-                put_xml(f, why);
+            if (is_wrong(one))
+                fprintf(f, "<failure type=\"%s\" message=\"", text_of(one, "verdict"));
             else
+                fputs("<skipped message=\"", f);
+            if (*why) {
+                put_xml(f, why);
+                put_xml(f, *text_of(json_object_get(one, "bias"), "where") ? "; " : "");
+                put_xml(f, text_of(json_object_get(one, "bias"), "where"));
+            } else {
                 fprintf(f, "%lld of %lld rows", json_integer_value(json_object_get(one, "wrong_rows")), json_integer_value(json_object_get(one, "rows")));
+            }
             fputs("\"/>", f);
         }
         fputs("</testcase>\n", f);

@@ -46,17 +46,11 @@ void diff_select(const struct cli *c, struct comparison *r)
 void local_select(const struct cli *c, struct local *l)
 {
     size_t kept = 0;
-    l->judged = l->wrong = 0;
-    l->first = NULL;
-    for (size_t i = 0; i < l->count; i++) {
-        struct local_result *r = &l->results[kept];
-        if (!cli_wants(c, l->results[i].series->name, l->results[i].series->layer))
-            continue;
-        *r = l->results[i];
-        l->judged += r->verdict != NOT_COMPARED;
-        l->wrong += r->verdict == STRUCTURAL;
-        l->first = !l->first && r->verdict == STRUCTURAL ? r : l->first;
-        kept++;
-    }
+    for (size_t i = 0; i < l->count; i++)
+        if (cli_wants(c, l->results[i].series->name, l->results[i].series->layer))
+            l->results[kept++] = l->results[i];
+        else
+            local_bias_close(l->results[i].bias);
     l->count = kept;
+    local_sum_up(l);
 }
