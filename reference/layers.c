@@ -185,13 +185,12 @@ void ref_rope_tables(struct reference_run *run, int first, int S)
 
 /* Rotates pair number i of each vector, (x0, x1), at position p by the angle p f_i:
  *     y0 = x0 cos - x1 sin,   y1 = x1 cos + x0 sin
- * The pairs are (2i, 2i+1), or (i, i + R/2) if config.json has rope_interleave false. x is [S, vectors, R], and is
- * changed in place. */
-void ref_rope(struct reference_run *run, double *x, int S, int vectors)
+ * x is changed in place. */
+void ref_rotate(struct reference_run *run, double *x, int S, int vectors, int width, int interleave)
 {
-    int R = run->c->qk_rope_head_dim, half = R / 2, interleave = run->c->rope_interleave;
+    int half = run->c->qk_rope_head_dim / 2;
     for (int s = 0; s < S; s++)
-        for (int h = 0; h < vectors; h++, x += R)
+        for (int h = 0; h < vectors; h++, x += width)
             for (int i = 0; i < half; i++) {
                 double *x0 = x + (interleave ? 2 * i : i), *x1 = x + (interleave ? 2 * i + 1 : i + half);
                 double cosine = run->cosine[(size_t)s * half + i], sine = run->sine[(size_t)s * half + i];
@@ -199,6 +198,11 @@ void ref_rope(struct reference_run *run, double *x, int S, int vectors)
                 *x1 = *x1 * cosine + *x0 * sine;
                 *x0 = y0;
             }
+}
+
+void ref_rope(struct reference_run *run, double *x, int S, int vectors)
+{
+    ref_rotate(run, x, S, vectors, run->c->qk_rope_head_dim, run->c->rope_interleave);
 }
 
 /* -- attention ---------------------------------------------------------------------------------------------------- */
@@ -278,7 +282,7 @@ static int quantised_queries(struct reference_run *run, const struct reference_a
     return 1;
 }
 
-/* Sets run->scores [S,S] of head h, -infinity for t > s. Rows s >= absorbed use run->mixed, the absorbed queries; others the keys. */
+/* Sets run->scores [S,S] of head h, -infinity for rows t that row s does not attend to. Rows s >= absorbed use run->mixed, the absorbed queries; others the keys. */
 static void scores_of_head(struct reference_run *run, size_t h, size_t S, size_t absorbed)
 {
     size_t H = run->c->dims.H, N = run->c->dims.n, R = run->c->dims.r, C = run->c->dims.c;
@@ -287,7 +291,7 @@ static void scores_of_head(struct reference_run *run, size_t h, size_t S, size_t
         for (size_t t = 0; t < S; t++) {
             double *p = run->scores + s * S + t;
             *p = -INFINITY;
-            if (t > s)
+            if (!ref_sees(run, s, t, (int)S))
                 continue;
             *p = s >= absorbed ? ref_sum(run, run->mixed + s * C, 1, run->latent + t * C, 1, C)
                                : ref_sum(run, run->q_nope + (s * H + h) * N, 1, run->k_nope + (t * H + h) * N, 1, N);
@@ -315,7 +319,7 @@ void ref_head_scores(struct reference_run *run, const struct reference_attention
     ref_noise(run, run->scores, (size_t)S * (size_t)S);
 }
 
-/* eq. 10:  scores[s,t] = (q_nope[s] . k_nope[t] + q_rope[s] . k_rope[t]) scale,  t <= s
+/* eq. 10:  scores[s,t] = (q_nope[s] . k_nope[t] + q_rope[s] . k_rope[t]) scale,  t <= s, and in sparse attention only kept t
  *          p[s,t] = exp(scores[s,t]) / sum_t exp(scores[s,t]),   heads[s] = sum_t p[s,t] v[t] */
 static void attend(struct reference_run *run, const struct reference_attention *w, int h, int S)
 {
@@ -425,6 +429,7 @@ static void attention(struct reference_run *run, double *out, const struct refer
     ref_value(run, "q_rope", -1, S * H, R, run->q_rope);
     ref_value(run, "k_rope", -1, S, R, run->k_rope);
 
+    ref_positions(run, &w->indexer, x, run->q_a, S);
     ref_attend(run, w, S);
     ref_value(run, "heads", -1, S, H * V, run->heads);
     ref_linear(run, out, &w->o_proj, run->heads, S);

@@ -5,6 +5,12 @@
 #include "reference/reference.h"
 #include "reference/weights.h"
 
+/* A row that the indexer may keep. highest: of equal scores, the highest place is the best. */
+struct place_score {
+    double score;
+    int place, highest;
+};
+
 /* The options of one call of a function in reference.h, and memory for the intermediate values of S tokens. Capital
  * letters in shapes are the sizes that docs/SEMANTICS.md lists, except D, which is the hidden size d. In addition, W
  * is the width of the widest MLP, X is the number of experts per token, and G is the number of groups of experts. */
@@ -38,6 +44,16 @@ struct reference_run {
     double *router, *choice, *groups;   /* [S, E], [S, E], [S, G] */
     double *experts, *weights;          /* [S, X]: the chosen experts, ascending, and their weights */
     double *expert_in, *expert_out;     /* [S, D]: input and output of one expert, for the tokens that chose it */
+    /* For models with an indexer; HI and DI are index_n_heads and index_head_dim. sparse: whether the layer that is computed now
+     * attends to the places of `kept` only. kept [S, S]: kept[s, t] is 1 if row s attends to row t; shared layers use what the
+     * last full layer chose. last_row: rows after it attend to the places that it keeps (convention mtp-set); -1: none do */
+    int sparse, last_row;
+    double *index_q, *index_k;          /* [S, HI, DI], [S, DI]: queries and keys, or their codes */
+    double *index_scales;               /* [S, HI] or [S]: the scales of these codes */
+    double *index_weights;              /* [S, HI] */
+    double *index_scores, *index_sets;  /* [S, S], [S, S] */
+    struct place_score *candidates;       /* [S] */
+    char *kept;                         /* [S, S] */
     double *routed;                     /* [S, X, D]: the output of each chosen expert */
     double *embed, *concat, *taken, *stream; /* [S, D], [S, 2D], [S, D], [S, D]: MTP */
     char *chosen;                       /* [max(E, G)] */
@@ -63,6 +79,8 @@ static inline int ref_convention(const struct reference_run *run, enum conventio
 void ref_rope_tables(struct reference_run *run, int first, int S);
 /* Rotates the pairs of x [S, vectors, R] by the tables. */
 void ref_rope(struct reference_run *run, double *x, int S, int vectors);
+/* Rotates the first R numbers of each vector of x [S, vectors, width]. interleave: the pairs are (2i, 2i+1), else (i, i + R/2). */
+void ref_rotate(struct reference_run *run, double *x, int S, int vectors, int width, int interleave);
 void ref_split(double *a, int A, double *b, int B, const double *x, size_t rows); /* a[i] = x[i, 0..A),  b[i] = x[i, A..A+B) */
 void ref_embed(struct reference_run *run, double *x, const struct matrix *embed, const int32_t *tokens, int S);
 void ref_norm(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S, double eps);
@@ -79,6 +97,15 @@ void ref_head_scores(struct reference_run *run, const struct reference_attention
 void ref_softmax(double *p, int S); /* replaces the scores of each row, p [S,S], by their softmax over t <= s */
 void ref_round_queries(struct reference_run *run, const struct reference_attention *w, int S);
 double ref_latent_eps(const struct reference_run *run);
+
+/* Chooses the positions that each row of a layer attends to (indexer.c): sets run->sparse and, in a full layer, run->kept. x [S,D] is
+ * the input of attention, q_latent [S,Q] the normalised latents of the queries. */
+void ref_positions(struct reference_run *run, const struct reference_indexer *w, const double *x, const double *q_latent, int S);
+/* Returns whether row s attends to row t, for S rows. */
+static inline int ref_sees(const struct reference_run *run, size_t s, size_t t, int S)
+{
+    return t <= s && (!run->sparse || run->kept[s * (size_t)S + t]);
+}
 
 double ref_dot(const double *a, const double *b, int n);
 
@@ -100,7 +127,10 @@ enum form ref_values_form(const struct reference_run *run, const struct referenc
  * does nothing. For TO_GROUPS, n and the length of each row in x are multiples of 32. */
 void ref_round_x(struct reference_run *run, enum form form, double *y, const double *x, size_t n);
 
-/* Rounds latent and k_rope of S rows as options.cache_type says: to BF16, without replacing small numbers by 0, or, with
+/* Replaces n <= 128 numbers x by E4M3 codes (as numbers), and returns their scale, a power of two (round.c). */
+double ref_round_codes(struct reference_run *run, double *x, int n);
+
+/* Rounds latent and k_rope of S rows as convention latent-cache and options.cache_type say: to BF16, without replacing small numbers by 0, or, with
  * q8, the latent in groups of 32 (rule 2). */
 void ref_round_cache(struct reference_run *run, int S);
 /* Rounds n numbers x of the cache in the same way. slack [n] or NULL: the distance of two neighbours is added, because a number that is

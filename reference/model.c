@@ -19,7 +19,8 @@ int ref_run_open(struct reference_run *run, const struct reference *r, const str
     size_t C = c->dims.c, E = c->dims.E, X = c->dims.chosen;
     size_t G = c->dims.groups, moe = c->dims.expert;
     size_t W = max(config_has_layers(c, 0) ? c->dims.dense : 1, config_has_layers(c, 1) ? max(1, c->dims.shared) * moe : 1);
-    size_t widest = max(max(max(2 * D, W), N), max(max(Q, C), max(H * V, E)));
+    size_t HI = c->dims.index_heads, DI = c->dims.index_dim, sparse = c->index_topk > 0; /* all 0 without an indexer */
+    size_t widest = max(max(max(2 * D, W), max(N, DI)), max(max(Q, C), max(H * V, E)));
     struct { double **at; size_t count; } part[] = {
         {&run->row, widest}, {&run->rounded, s * widest}, {&run->w_uk, N * C}, {&run->w_uv, V * C},
         {&run->cosine, s * R / 2}, {&run->sine, s * R / 2},
@@ -32,11 +33,13 @@ int ref_run_open(struct reference_run *run, const struct reference *r, const str
         {&run->router, s * E}, {&run->choice, s * E}, {&run->groups, s * G},
         {&run->experts, s * X}, {&run->weights, s * X},
         {&run->expert_in, s * D}, {&run->expert_out, s * D}, {&run->routed, s * X * D},
+        {&run->index_q, s * HI * DI}, {&run->index_k, s * DI}, {&run->index_scales, s * HI}, {&run->index_weights, s * HI},
+        {&run->index_scores, s * s * sparse}, {&run->index_sets, s * s * sparse},
         {&run->embed, s * D}, {&run->concat, s * 2 * D}, {&run->taken, s * D}, {&run->stream, s * D},
     };
     size_t parts = sizeof part / sizeof *part, total = 0;
 
-    *run = (struct reference_run){.r = r, .c = c, .layer = -1};
+    *run = (struct reference_run){.r = r, .c = c, .layer = -1, .last_row = -1};
     if (options)
         run->options = *options;
     int context = run->options.context ? run->options.context : S;
@@ -44,12 +47,15 @@ int ref_run_open(struct reference_run *run, const struct reference *r, const str
     run->stretched = c->rope_yarn && !(ref_convention(run, YARN) && context <= c->rope_original_max_position_embeddings);
     for (size_t i = 0; i < parts; i++)
         total += part[i].count;
-    double *next = run->memory = vb_alloc(&r->allocator, total + max(E, G) / sizeof(double) + 1, sizeof(double));
+    size_t candidates = sparse * s * sizeof *run->candidates / sizeof(double), bytes = max(E, G) + sparse * s * s;
+    double *next = run->memory = vb_alloc(&r->allocator, total + candidates + bytes / sizeof(double) + 1, sizeof(double));
     if (!next)
         return vb_fail(err, VB_NO_MEMORY, "no memory for the intermediate values of %d tokens", S);
     for (size_t i = 0; i < parts; next += part[i++].count)
         *part[i].at = next;
-    run->chosen = (char *)next;
+    run->candidates = (struct place_score *)next;
+    run->chosen = (char *)(next + candidates);
+    run->kept = run->chosen + max(E, G);
     return VB_OK;
 }
 
@@ -207,16 +213,19 @@ static int draft_vanilla(struct reference_run *run, int N, int K, int32_t *tok, 
 
 /* mtp-eagle: module 0 makes all drafts. Rows up to N-1 read tok[i+1] and the target's hidden state h_i. For j > 0, row
  * N-1+j reads the draft d_j = tok[N+j] and the output of row N-2+j. Row N-1+j proposes tok[N+j+1]. h is [N+K,D]; the
- * caller sets its first N rows. */
+ * caller sets its first N rows. If draft steps share positions, rows after N-1 attend to the positions that row N-1 chose. */
 static int draft_eagle(struct reference_run *run, int N, int K, int32_t *tok, double *h, double *g, double *next, double *logits,
                        vb_error *err)
 {
     size_t D = run->c->dims.d, V = run->c->dims.V;
     const struct reference_mtp_module *w = &run->r->mtp[0];
+    int shares = ref_convention(run, MTP_SET) ? ref_convention(run, MTP_SET) == 2 : run->c->index_share_for_mtp_iteration;
     int rc = VB_OK;
     for (int j = 0; j < K && !rc; j++) {
         size_t last = (size_t)(N - 1 + j) * D;
+        run->last_row = shares ? N - 1 + ref_convention(run, FIRST_ROW) : -1;
         mtp(run, g, next, w, 0, 1, tok + 1, h, N + j);
+        run->last_row = -1;
         rc = propose(run, &tok[N + j + 1], logits + (size_t)j * V, &w->head, g + last, j, err);
         memcpy(h + last + D, next + last, D * sizeof *h);
     }

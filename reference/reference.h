@@ -54,6 +54,11 @@
  * not use the values in kv.
  * At the end, attention computes heads [HV] and attention [D].
  *
+ * In a full layer of a model with an indexer, attention computes these values after k_rope, where HI and DI are
+ * index_n_heads and index_head_dim: index_q [HI DI] and index_k [DI] after RoPE, index_weights [HI], which include the
+ * scales of the queries' codes and DI^-1/2, index_scores [S], which are -inf if t > s, and index_set [min(index_topk, S)]:
+ * the rows that row s attends to, ascending, and -1 after the last one.
+ *
  * An MLP computes gate, up, silu and product [W], and down [D]. `index` is the number of the expert, and the rows are
  * those of the tokens that chose it. In a dense layer and in the shared expert, `index` is -1.
  *
@@ -109,6 +114,10 @@ struct reference_options { /* with all members 0, the reference computes in prec
                                        a token and layer whose first is -1 are chosen. Layer num_hidden_layers + k is MTP depth k, and its
                                        row i is token i. The weights come from the scores of these experts. NULL: all are chosen */
     int route_tokens, route_layers;
+    const int32_t *sets;            /* [set_tokens, set_layers, index_topk]: the rows that a token attends to in a layer, ascending, and
+                                       -1 after the last one; those of a token and layer whose first is -1 are chosen. Layers are
+                                       counted as in routes; those of shared layers are not used. NULL: all are chosen */
+    int set_tokens, set_layers;
     struct conventions conventions; /* even with rope-angle=f32, the frequencies of another program may differ from the reference's,
                                        since its pow may differ by one ulp */
     int context;                    /* length of the context for yarn=max-len; 0: the number of tokens of the call */

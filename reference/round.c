@@ -99,6 +99,35 @@ void ref_round_x(struct reference_run *run, enum form form, double *y, const dou
         round_group(run, y + i, x + i);
 }
 
+/* Replaces 128 numbers x by their codes, and returns their scale. a is the largest |x|, at least 1e-4. scale is the smallest power
+ * of two that is not below a / 448, where the product a (1/448) is computed in f32. code = e4m3(x / scale). */
+double ref_round_codes(struct reference_run *run, double *x, int n)
+{
+    float a = 1e-4f;
+    int exponent, finite = 1;
+    for (int i = 0; i < n; i++) {
+        finite &= isfinite((float)x[i]) != 0;
+        a = fmaxf(a, fabsf((float)x[i]));
+    }
+    float fraction = frexpf(a * (1 / 448.0f), &exponent); /* in [1/2, 1) */
+    double scale = finite ? ldexp(1, fraction == 0.5f ? exponent - 1 : exponent) : NAN;
+    for (int i = 0; i < n; i++)
+        x[i] = ref_to_e4m3((x[i] + nudge(run) * (double)a) / scale);
+    return scale;
+}
+
+/* With latent-cache=fp8, rounds `rows` latents x [rows, C] to codes with a scale for each 128 numbers. */
+static void round_latents(struct reference_run *run, double *x, size_t rows)
+{
+    size_t C = run->c->dims.c;
+    for (size_t i = 0; i < rows * C && run->c->index_topk && ref_convention(run, LATENT_CACHE); ) {
+        size_t n = C - i % C < 128 ? C - i % C : 128;
+        double scale = ref_round_codes(run, x + i, (int)n);
+        for (size_t end = i + n; i < end; i++)
+            x[i] *= scale;
+    }
+}
+
 static void round_row(struct reference_run *run, double *x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -107,7 +136,10 @@ static void round_row(struct reference_run *run, double *x, size_t n)
 
 void ref_round_cache(struct reference_run *run, int S)
 {
-    if (run->options.x_as_is || run->options.cache_type == CACHE_TYPE_F32)
+    if (run->options.x_as_is)
+        return;
+    round_latents(run, run->latent, (size_t)S);
+    if (run->options.cache_type == CACHE_TYPE_F32)
         return;
     if (run->options.cache_type == CACHE_TYPE_Q8)
         ref_round_x(run, TO_GROUPS, run->latent, run->latent, (size_t)S * run->c->dims.c);

@@ -56,6 +56,7 @@ static double to_small_float(double x, int bits, int least, double infinite)
 }
 
 double ref_to_bf16(double x) { return to_small_float(x, 8, -133, 0x1p128); }
+double ref_to_e4m3(double x) { return to_small_float(x < -448 ? -448 : x > 448 ? 448 : x, 4, -9, INFINITY); }
 double ref_to_f16(double x) { return to_small_float(x, 11, -24, 0x1p16); }
 
 /* Returns element `at` of a tensor. memcpy is used because the data of a mapped file may be unaligned. */
@@ -187,6 +188,17 @@ static int is_stored(const struct reference_binder *b, const char *prefix, const
     return checkpoint_find(b->r->checkpoint, full) != NULL;
 }
 
+static void bind_indexer(struct reference_binder *b, struct reference_indexer *w, const char *layer)
+{
+    const struct config *c = &b->r->config;
+    int D = c->index_head_dim, H = c->index_n_heads;
+    bind(b, &w->wq_b, H * D, c->q_lora_rank, layer, "self_attn.indexer.wq_b.weight");
+    bind(b, &w->wk, D, c->hidden_size, layer, "self_attn.indexer.wk.weight");
+    bind(b, &w->k_norm, 1, D, layer, "self_attn.indexer.k_norm.weight");
+    bind(b, &w->k_norm_bias, 1, D, layer, "self_attn.indexer.k_norm.bias");
+    bind(b, &w->weights_proj, H, c->hidden_size, layer, "self_attn.indexer.weights_proj.weight");
+}
+
 static void bind_attention(struct reference_binder *b, struct reference_attention *w, const char *layer)
 {
     const struct config *c = &b->r->config;
@@ -230,6 +242,8 @@ static void bind_layer(struct reference_binder *b, struct reference_layer *w, in
     snprintf(layer, sizeof layer, "model.layers.%d.", l);
     bind(b, &w->input_norm, 1, D, layer, "input_layernorm.weight");
     bind_attention(b, &w->attention, layer);
+    if (c->index_topk && !config_layer_is_shared(c, l))
+        bind_indexer(b, &w->attention.indexer, layer);
     bind(b, &w->post_attention_norm, 1, D, layer, "post_attention_layernorm.weight");
 
     w->is_moe = config_layer_is_moe(c, l);

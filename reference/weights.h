@@ -14,6 +14,7 @@ double ref_f16(uint16_t code);  /* IEEE binary16 */
 double ref_bf16(uint16_t code); /* the upper half of an IEEE binary32 */
 double ref_e4m3(uint8_t code);  /* FP8 E4M3FN: bias 7, no infinities, 0x7f and 0xff are NaN */
 double ref_to_bf16(double x);   /* the nearest BF16 number, ties to even; infinite if x is beyond the largest */
+double ref_to_e4m3(double x);   /* the nearest E4M3 number, ties to even; numbers beyond 448 become 448 */
 double ref_to_f16(double x);    /* the nearest f16 number, ties to even; infinite if x is beyond the largest */
 
 /* Two ways to decode number i of a quantised tensor (blocks.c). ref_quantised returns scale * code - minimum without
@@ -39,6 +40,12 @@ static inline int ref_is_quantised(const struct matrix *w) { return dtype_is_qua
 /* Whether an arithmetic with this unit roundoff cannot represent the weights of w: it rounds them too. */
 int ref_is_finer(const struct matrix *w, double unit);
 
+struct reference_indexer {                        /* H and D: index_n_heads and index_head_dim; D' is hidden_size */
+    struct matrix wq_b, wk;                       /* [HD, Q], [D, D'] */
+    struct matrix k_norm, k_norm_bias;            /* [D] */
+    struct matrix weights_proj;                   /* [H, D'] */
+};
+
 struct reference_attention {
     struct matrix q_proj;                         /* [H(N+R), D], only if q_lora_rank is 0 */
     struct matrix q_a_proj, q_a_norm, q_b_proj;   /* [Q, D], [Q], [H(N+R), Q], only if q_lora_rank is not 0 */
@@ -47,6 +54,7 @@ struct reference_attention {
     struct matrix k_b_proj, k_b_transposed;       /* a separate W_UK: [H N, C], or quantised and transposed per head, [H C, N] */
     struct matrix v_b_proj;                       /* a separate W_UV: [H V, C]; the tensor of a missing matrix is NULL */
     struct matrix o_proj;                         /* [D, HV] */
+    struct reference_indexer indexer;             /* only in full layers of a model with index_topk */
 };
 
 struct reference_mlp {

@@ -14,6 +14,9 @@ The MTP modules are transformers' MtpModel (`generate(use_mtp=True)`): every dep
 which is mtp-vanilla; mtp-eagle is its module 0, called again with one more row. It puts row i of depth k at position
 i+k+1 where the default here is i (convention draft-position): a constant shift within one cache, equal but for
 rounding.
+
+With an indexer, NumPy follows the classes' conventions: indexer-codes=none, and each draft step chooses positions
+(mtp-set=own). torch.topk does not define which of several equal scores it keeps; it is replaced by a stable sort.
 """
 import argparse
 import contextlib
@@ -28,14 +31,18 @@ from transformers import AutoConfig, AutoModelForCausalLM, modeling_layers, mode
 from transformers.cache_utils import MtpCache
 from transformers.models.deepseek_v2 import modeling_deepseek_v2
 from transformers.models.deepseek_v3 import modeling_deepseek_v3
+from transformers.models.deepseek_v32 import modeling_deepseek_v32
 from transformers.models.glm4_moe_lite import modeling_glm4_moe_lite
+from transformers.models.glm_moe_dsa import modeling_glm_moe_dsa
 
 import make_tiny
 import make_truth
-from forward import DEFAULTS, Model, read_weights
+from forward import DEFAULTS, Model, read_safetensors, read_weights
 
 TINY, TRUTH, K = make_truth.TINY, make_truth.TRUTH, make_truth.K
-MODULES = (modeling_deepseek_v2, modeling_deepseek_v3, modeling_glm4_moe_lite, modeling_layers, modeling_rope_utils)
+MODULES = (modeling_deepseek_v2, modeling_deepseek_v3, modeling_glm4_moe_lite, modeling_deepseek_v32, modeling_glm_moe_dsa,
+           modeling_layers, modeling_rope_utils)
+INDEXERS = (modeling_deepseek_v32.DeepseekV32Indexer, modeling_glm_moe_dsa.GlmMoeDsaIndexer)
 
 
 class Widened:
@@ -64,6 +71,31 @@ def widened(wanted):
         yield
     finally:
         put(*before)
+
+
+def topk(x, k, dim=-1, largest=True, sorted=True):
+    """torch.topk, which may keep any of several equal numbers; this one keeps those with the lowest indices"""
+    assert largest and dim == -1
+    values, indices = torch.sort(x, dim=-1, descending=True, stable=True)
+    return torch.return_types.topk((values[..., :k], indices[..., :k]))
+
+
+TORCH_TOPK = torch.Tensor.topk
+
+
+class Positions:
+    """records what the indexers of a model choose: by layer, [rows, index_topk] ascending, places after a row's own left out"""
+
+    def __init__(self, model):
+        self.sets = {}
+        for module in model.modules():
+            if isinstance(module, INDEXERS):
+                module.register_forward_hook(self.keep)
+
+    def keep(self, module, _inputs, output):
+        rows = [sorted(t for t in row if t <= s) for s, row in enumerate(output[0].tolist())]
+        width = module.index_topk
+        self.sets[f"sets.{module.layer_idx}"] = np.array([row + [-1] * (width - len(row)) for row in rows], np.int64)
 
 
 class NarrowAngles(torch.nn.Module):
@@ -106,7 +138,7 @@ class Witness:
         for key in ("torch_dtype", "dtype", "architectures"):
             given.pop(key, None)
         self.layers, self.modules = given["num_hidden_layers"], given.get("num_nextn_predict_layers", 0)
-        self.experts, self.name = given["n_routed_experts"], name
+        self.experts, self.name, self.has_indexer = given["n_routed_experts"], name, "index_topk" in given
         config = AutoConfig.for_model(given.pop("model_type"), **given)
         config._experts_implementation = "eager"
         torch.set_default_dtype(torch.float64)
@@ -119,6 +151,7 @@ class Witness:
         if given["tie_word_embeddings"]:
             state["lm_head.weight"] = state["model.embed_tokens.weight"]
         self.model.load_state_dict(state, strict=True)
+        self.positions = Positions(self.model)
         if narrow_angles:
             self.model.model.rotary_emb = NarrowAngles(type(self.model.model.rotary_emb), config)
         if self.modules:
@@ -130,7 +163,14 @@ class Witness:
         config.num_mtp_layers = K
         if getattr(config, "mlp_layer_types", None):
             config.mtp_mlp_layer_types = ["sparse"] * K
+        if self.has_indexer:                               # MtpModel knows no mask of the name "indexed_attention"
+            config.mtp_layer_types, types = ["full_attention"] * K, getattr(config, "indexer_types", None)
+            config.indexer_types = ["full"] * K
         mtp = modeling_layers.MtpModel(self.model, K).eval().double()
+        if self.has_indexer:
+            config.indexer_types = types
+        for layer in mtp.layers:                           # GLM-5's layers also return positions, which MtpModel does not expect
+            layer.mtp_block.register_forward_hook(lambda _m, _i, output: output[0] if isinstance(output, tuple) else output)
         state = {n: t for n, t in mtp.state_dict().items() if not n.startswith("layers.")}        # the main model's
         for k in range(K):
             prefix = f"model.layers.{self.layers + k % self.modules}."
@@ -146,6 +186,10 @@ class Witness:
                 state[f"layers.{k}.{name}"] = w
         mtp.load_state_dict(state, strict=True)
         return mtp
+
+    def cache(self):
+        """every call computes all rows; a cache of MTP layers has no room for an indexer's keys"""
+        return None if self.has_indexer else MtpCache(config=self.model.config.get_mtp_config())
 
     @torch.no_grad()
     def target(self, tokens):
@@ -163,7 +207,7 @@ class Witness:
         ids = torch.tensor([tokens[1:] + [int(np.argmax(logits[-1]))]])
         drafts, z, _ = self.mtp(input_ids=ids, last_hidden_states=hidden, attention_mask=None,
                                 position_ids=torch.arange(1, len(tokens) + 1)[None],
-                                mtp_cache=MtpCache(config=self.model.config.get_mtp_config()))
+                                mtp_cache=self.cache())
         return drafts[0].tolist(), z[0].numpy()
 
     @torch.no_grad()
@@ -172,8 +216,7 @@ class Witness:
         tok, out = tokens + [int(np.argmax(logits[-1]))], []
         for _ in range(K):
             ids = torch.tensor([tok[1:]])
-            g = self.mtp.forward_layer(0, hidden, torch.arange(1, len(tok))[None],
-                                       MtpCache(config=self.model.config.get_mtp_config()), input_ids=ids)
+            g = self.mtp.forward_layer(0, hidden, torch.arange(1, len(tok))[None], self.cache(), input_ids=ids)
             z = self.mtp._project_to_logits(g[:, -1])
             out.append(z[0].numpy())
             tok.append(int(np.argmax(out[-1])))
@@ -186,11 +229,27 @@ def distance(a, b):
     return float(np.abs(a - b).max() / np.abs(b).max())
 
 
+def compare_sets(witness, tokens, ours, arrays):
+    """in how many rows the indexers choose other positions than NumPy's; torch.topk: without this script's rule for equal scores"""
+    ours.sets = []
+    ours.target(tokens)
+    expected, _ = make_truth.chosen_positions(ours, tokens, None)
+    chosen = dict(witness.positions.sets)
+    torch.Tensor.topk = TORCH_TOPK
+    witness.target(tokens)
+    undefined, torch.Tensor.topk = witness.positions.sets, topk
+    arrays.update(chosen)
+    rows = {"this script's rule": chosen, "torch.topk": undefined}
+    return {how: int(sum((expected[k] != sets[k]).any(axis=1).sum() for k in expected)) for how, sets in rows.items()}
+
+
 def compare(name):
     with open(os.path.join(TRUTH, name + ".json"), encoding="utf-8") as f:
         truth = json.load(f)
-    tokens, ours = truth["tokens"], Model(os.path.join(TINY, name))
-    f32 = Model(os.path.join(TINY, name), rope_angle="f32")
+    sparse = "sets.0" in read_safetensors(os.path.join(TRUTH, name + ".safetensors"))
+    conventions = dict(indexer_codes="none", mtp_set="own") if sparse else {}
+    tokens, ours = truth["tokens"], Model(os.path.join(TINY, name), **conventions)
+    f32 = Model(os.path.join(TINY, name), rope_angle="f32", **conventions)
     logits = {"f64": ours.target(tokens)[0], "f32": f32.target(tokens)[0]}
     told = dict(checkpoint=name, tokens="those of " + name + ".json",
                 measure="max|transformers - numpy| / max|numpy|", logits={}, draft_logits={}, drafts_equal={})
@@ -199,6 +258,8 @@ def compare(name):
         with widened(run != "as is"):
             witness = Witness(name, narrow_angles=run == "widened but angles")
             theirs = witness.target(tokens)[0]
+            if sparse:
+                told.setdefault("sets", {})[run] = compare_sets(witness, tokens, ours, arrays if run == "as is" else {})
             told["logits"][run] = {"angles " + a: distance(theirs, logits[a]) for a in logits}
             if run == "as is":
                 arrays["logits"] = theirs
@@ -207,7 +268,8 @@ def compare(name):
                 drafts, z = look(tokens)
                 expected = ours.draft(tokens, method, K)
                 told["draft_logits"][f"{method}, {run}"] = distance(z, expected[2])
-                same = [look(tokens[:e["n"]])[0] == e[method]["drafts"] for e in truth["drafts"]]
+                same = [look(tokens[:e["n"]])[0] == (ours.draft(tokens[:e["n"]], method, K)[1] if sparse else e[method]["drafts"])
+                        for e in truth["drafts"]]
                 told["drafts_equal"][f"{method}, {run}"] = f"{sum(same)} of {len(same)} prompt lengths"
                 if run == "as is":
                     arrays[method + ".logits"] = z
@@ -237,7 +299,8 @@ def compare_variants():
 def check_defaults():
     """the table in forward.py against the classes, for every key they have"""
     for kind, model_type in (("DeepseekV2ForCausalLM", "deepseek_v2"), ("DeepseekV3ForCausalLM", "deepseek_v3"),
-                             ("Glm4MoeLiteForCausalLM", "glm4_moe_lite")):
+                             ("Glm4MoeLiteForCausalLM", "glm4_moe_lite"), ("DeepseekV32ForCausalLM", "deepseek_v32"),
+                             ("GlmMoeDsaForCausalLM", "glm_moe_dsa")):
         config = AutoConfig.for_model(model_type)
         for key, ours in DEFAULTS[kind].items():
             theirs = getattr(config, key, "no such key")
@@ -252,6 +315,7 @@ def main():
     p.add_argument("names", nargs="*", help=f"of {', '.join(make_tiny.SHAPES)}; none: all, and the variants")
     a = p.parse_args()
     torch.set_num_threads(1)
+    torch.Tensor.topk = topk
     torch.manual_seed(0)                                   # weights are drawn once before they are replaced
     for name in a.names or make_tiny.SHAPES:
         compare(name)

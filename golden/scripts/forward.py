@@ -15,6 +15,8 @@ import struct
 
 import numpy as np
 
+from indexer import Indexer, codes
+
 # -- checkpoint -----------------------------------------------------------------------------------
 
 # What a key means when config.json does not give it: the defaults of the architecture's Hugging Face class. The first
@@ -32,6 +34,18 @@ DEFAULTS = {
         scoring_func="sigmoid", moe_layer_freq=1, topk_method="noaux_tc", num_nextn_predict_layers=0,
         rope_interleave=True, norm_topk_prob=True, routed_scaling_factor=1.8, n_group=1, topk_group=1,
         first_k_dense_replace=1, rms_norm_eps=1e-5, tie_word_embeddings=False, rope_theta=10000.0),
+    "DeepseekV32ForCausalLM": dict(
+        scoring_func="sigmoid", moe_layer_freq=1, topk_method="noaux_tc", num_nextn_predict_layers=1,
+        rope_interleave=True, norm_topk_prob=True, routed_scaling_factor=2.5, n_group=8, topk_group=4,
+        first_k_dense_replace=3, rms_norm_eps=1e-6, tie_word_embeddings=False, rope_theta=10000.0,
+        index_topk=2048, index_n_heads=64, index_head_dim=128, indexer_rope_interleave=False,
+        index_share_for_mtp_iteration=False),
+    "GlmMoeDsaForCausalLM": dict(
+        scoring_func="sigmoid", moe_layer_freq=1, topk_method="noaux_tc", num_nextn_predict_layers=1,
+        rope_interleave=True, norm_topk_prob=True, routed_scaling_factor=2.5, n_group=1, topk_group=1,
+        first_k_dense_replace=3, rms_norm_eps=1e-5, tie_word_embeddings=False, rope_theta=10000.0,
+        index_topk=2048, index_n_heads=32, index_head_dim=128, indexer_rope_interleave=True,
+        index_share_for_mtp_iteration=False),
 }
 
 
@@ -103,6 +117,9 @@ CONVENTIONS = {
     "main-hidden": ("post-norm", "pre-norm"), "draft-hidden": ("post-norm", "pre-norm"),
     "concat": ("embedding-hidden", "hidden-embedding"), "draft-position": ("hidden", "token"),
     "first-embedding": ("kept", "zeroed"),
+    "indexer-rope": ("config", "pairs", "halves"), "indexer-codes": ("hadamard-fp8", "fp8", "hadamard", "none"),
+    "indexer-weights": ("f32", "bf16"), "indexer-scores": ("f32", "bf16"), "indexer-ties": ("lowest", "highest"),
+    "latent-cache": ("as-is", "fp8"), "mtp-indexer": ("own", "none"), "mtp-set": ("config", "own", "first"),
 }
 
 
@@ -138,7 +155,7 @@ def yarn_mscale(factor, m):
     return 1.0 if factor <= 1 else 0.1 * m * np.log(factor) + 1
 
 
-class Model:
+class Model(Indexer):
     def __init__(self, path, overrides=None, **conventions):
         """overrides: keys of config.json to replace; conventions: rope_angle="f32" and so on"""
         c = read_config(path, overrides)
@@ -157,6 +174,8 @@ class Model:
         self.latent_eps = self.eps if self.how["latent-eps"] == "config" else 1e-6
         self.head = "model.embed_tokens.weight" if c["tie_word_embeddings"] else "lm_head.weight"
         self.routes = []                                   # one (layer, row, experts, gap) for each routed row
+        self.sets = []                                     # one (layer, row, places, margin, scores) for each row of an indexer
+        self.kept, self.noise = None, None
 
     def linear(self, x, name):
         return x @ self.w[name].T
@@ -191,18 +210,19 @@ class Model:
         angle = fl(np.asarray(positions)[:, None] * frequency)
         return fl(fl(np.cos(angle)) * fl(factor)), fl(fl(np.sin(angle)) * fl(factor))
 
-    def rotate(self, x, cos, sin):
-        """x [..., s, r]: adjacent pairs (2i, 2i+1), or halves (i, i + r/2) without rope_interleave"""
+    def rotate(self, x, cos, sin, interleave):
+        """x [..., s, r]: adjacent pairs (2i, 2i+1), or halves (i, i + r/2) without `interleave`"""
         y, half = np.empty_like(x), self.r // 2
-        a, b = ((np.s_[..., 0::2], np.s_[..., 1::2]) if self.c["rope_interleave"] else
+        a, b = ((np.s_[..., 0::2], np.s_[..., 1::2]) if interleave else
                 (np.s_[..., :half], np.s_[..., half:]))
         y[a] = x[a] * cos - x[b] * sin
         y[b] = x[a] * sin + x[b] * cos
         return y
 
-    def attention(self, p, x, positions):
-        """x [s,d] -> [s,d]; row s sees rows t <= s"""
+    def attention(self, layer, p, x, positions, last_row=None):
+        """x [s,d] -> [s,d]; row s sees rows t <= s, or those that the indexer chooses"""
         w, rows, heads, n, r, v = self.w, len(x), self.heads, self.n, self.r, self.v
+        latent = None
         if self.c.get("q_lora_rank"):
             latent = rms_norm(self.linear(x, p + "q_a_proj.weight"), w[p + "q_a_layernorm.weight"], self.latent_eps)
             q = self.linear(latent, p + "q_b_proj.weight")
@@ -212,9 +232,12 @@ class Model:
         kv = self.linear(x, p + "kv_a_proj_with_mqa.weight")                                 # [t,c+r]
         ckv = rms_norm(kv[:, :-r], w[p + "kv_a_layernorm.weight"], self.latent_eps)
         cos, sin = self.rope(positions)
-        q_rope, k_rope = self.rotate(q[..., n:], cos, sin), self.rotate(kv[:, -r:], cos, sin)
+        q_rope, k_rope = (self.rotate(y, cos, sin, self.c["rope_interleave"]) for y in (q[..., n:], kv[:, -r:]))
+        if self.how["latent-cache"] == "fp8":
+            code, scale = codes(ckv)
+            ckv = (code.reshape(rows, -1, 128) * scale[..., None]).reshape(rows, -1)
         score = (self.keys(q[..., :n], ckv, p) + q_rope @ k_rope.T) * self.scale()           # [h,s,t]
-        score[:, np.triu(np.ones((rows, rows), bool), 1)] = -np.inf
+        score[:, ~self.index_layer(layer, p, x, latent, cos, sin, last_row)] = -np.inf
         out = self.values(softmax(score), ckv, p)                                            # [h,s,v]
         return self.linear(out.transpose(1, 0, 2).reshape(rows, heads * v), p + "o_proj.weight")
 
@@ -270,9 +293,10 @@ class Model:
 
     # -- layers --
 
-    def layer(self, i, x, positions):
+    def layer(self, i, x, positions, last_row=None):
         c, p = self.c, f"model.layers.{i}."
-        x = x + self.attention(p + "self_attn.", rms_norm(x, self.w[p + "input_layernorm.weight"], self.eps), positions)
+        normed = rms_norm(x, self.w[p + "input_layernorm.weight"], self.eps)
+        x = x + self.attention(i, p + "self_attn.", normed, positions, last_row)
         y = rms_norm(x, self.w[p + "post_attention_layernorm.weight"], self.eps)
         if i >= self.layers or (i >= c["first_k_dense_replace"] and i % c["moe_layer_freq"] == 0):
             return x + self.moe(i, p + "mlp.", y)
@@ -288,9 +312,10 @@ class Model:
 
     # -- multi-token prediction --
 
-    def module(self, k, tokens, h, depth=0):
+    def module(self, k, tokens, h, depth=0, last_row=None):
         """rows i = 0.. of module k: row i takes Emb(tokens[i]), tokens[i] = tok[i+depth+1], and h[i] = h^depth_i.
-        Returns logits [i,V], predicting tok[i+depth+2], and the row h^(depth+1)_i that the next module reads."""
+        Returns logits [i,V], predicting tok[i+depth+2], and the row h^(depth+1)_i that the next module reads.
+        last_row: later rows attend to the positions that the indexer chose for this row."""
         w, p = self.w, f"model.layers.{self.layers + k}."
         position = np.arange(len(tokens)) + (depth + 1 if self.how["draft-position"] == "token" else 0)
         e = w.get(p + "embed_tokens.weight", w["model.embed_tokens.weight"])[tokens]
@@ -300,7 +325,7 @@ class Model:
         if self.how["concat"] == "hidden-embedding":
             pair.reverse()
         x = self.linear(np.concatenate(pair, axis=1), p + "eh_proj.weight")
-        y = self.layer(self.layers + k, x, position)
+        y = self.layer(self.layers + k, x, position, last_row)
         g = rms_norm(y, w[p + "shared_head.norm.weight"], self.eps)
         own = p + "shared_head.head.weight"
         logits = self.linear(g, own if own in w else self.head)
@@ -313,12 +338,14 @@ class Model:
         h = hidden if self.how["main-hidden"] == "post-norm" else before_norm
         N, tok = len(tokens), [*tokens, int(np.argmax(logits[-1]))]
         out, rows = [], []
+        shares = self.how["mtp-set"] == "first" or (self.how["mtp-set"] == "config" and
+                                                    self.c.get("index_share_for_mtp_iteration"))
         for k in range(K):
             if method == "mtp-vanilla":       # depth k: rows 0..N-1 of module k mod D over a history of its own
                 z, g = self.module(k % self.modules, tok[k + 1:], h, depth=k)
                 h = g
             else:                             # mtp-eagle: module 0; row N-1+j takes the row before and d_j
-                z, g = self.module(0, tok[1:], h)
+                z, g = self.module(0, tok[1:], h, last_row=N - 1 if shares else None)
                 h = np.concatenate([h, g[-1:]])
             assert len(z) == (N if method == "mtp-vanilla" else N + k)
             tok.append(int(np.argmax(z[-1])))

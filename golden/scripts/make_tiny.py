@@ -20,6 +20,8 @@ import zlib
 
 import numpy as np
 
+from indexer import is_shared
+
 COMMON = dict(
     attention_bias=False, attention_dropout=0.0, bos_token_id=0, eos_token_id=1, first_k_dense_replace=1,
     hidden_act="silu", initializer_range=0.02, moe_layer_freq=1, rms_norm_eps=1e-6, rope_theta=10000,
@@ -96,6 +98,29 @@ SHAPES = {
         rope_parameters=dict(rope_theta=1000000, rope_type="default"),
         gen=dict(seed=36, planted=0.55, q_gain=1.5, gate_gain=1.5, out_gain=0.45, bias=(0.0, 0.15), latent_gain=0.05,
                  dtype="BF16")),
+    # With an indexer. FP8 as published: of its matrices only weights_proj is not quantised.
+    "v32": dict(
+        V3, architectures=["DeepseekV32ForCausalLM"], model_type="deepseek_v32", hidden_size=64, intermediate_size=96,
+        moe_intermediate_size=12, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=3, q_lora_rank=40,
+        kv_lora_rank=128, qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=24, n_routed_experts=8,
+        n_shared_experts=1, num_experts_per_tok=3, n_group=4, topk_group=2, vocab_size=160,
+        max_position_embeddings=1280, num_nextn_predict_layers=1, rope_scaling=yarn(40, 32, 1.0), index_topk=16,
+        index_n_heads=3, index_head_dim=128,
+        quantization_config=dict(activation_scheme="dynamic", fmt="e4m3", quant_method="fp8", scale_fmt="ue8m0",
+                                 weight_block_size=[128, 128]),
+        gen=dict(seed=38, planted=0.75, q_gain=1.5, gate_gain=1.5, out_gain=0.5, bias=(-0.6, 0.2), dtype="FP8")),
+    # GLM-5.2's keys: layers 2 and 3 use the positions of layer 1, later draft steps those of the first
+    "glm5": dict(
+        {k: v for k, v in V3.items() if k not in ("rope_theta", "torch_dtype", "routed_scaling_factor")},
+        architectures=["GlmMoeDsaForCausalLM"], model_type="glm_moe_dsa", dtype="bfloat16", hidden_size=64,
+        intermediate_size=88, moe_intermediate_size=8, num_hidden_layers=4, num_attention_heads=2,
+        num_key_value_heads=2, q_lora_rank=32, kv_lora_rank=48, qk_nope_head_dim=24, qk_rope_head_dim=8, v_head_dim=32,
+        n_routed_experts=6, n_shared_experts=1, num_experts_per_tok=2, n_group=1, topk_group=1, vocab_size=136,
+        max_position_embeddings=512, num_nextn_predict_layers=1, rms_norm_eps=1e-5, eos_token_id=[1, 2, 3],
+        rope_parameters=dict(rope_theta=8000000, rope_type="default"), index_topk=8, index_n_heads=2,
+        index_head_dim=128, index_topk_freq=3, index_skip_topk_offset=2, index_share_for_mtp_iteration=True,
+        gen=dict(seed=39, planted=0.7, q_gain=1.5, gate_gain=1.5, out_gain=0.45, bias=(0.0, 0.15), latent_gain=0.05,
+                 dtype="BF16")),
 }
 
 
@@ -161,6 +186,11 @@ class Weights:
             t += [("self_attn.q_proj.weight", (heads * (n + r), d))]
         t += [("self_attn.kv_a_proj_with_mqa.weight", (ckv + r, d)), ("self_attn.kv_a_layernorm.weight", (ckv,)),
               ("self_attn.kv_b_proj.weight", (heads * (n + v), ckv)), ("self_attn.o_proj.weight", (d, heads * v))]
+        if "index_topk" in c and not is_shared(c, i):
+            size, p = c["index_head_dim"], "self_attn.indexer."
+            t += [(p + "wq_b.weight", (c["index_n_heads"] * size, q)), (p + "wk.weight", (size, d)),
+                  (p + "k_norm.weight", (size,)), (p + "k_norm.bias", (size,)),
+                  (p + "weights_proj.weight", (c["index_n_heads"], d))]
         if i < c["first_k_dense_replace"]:
             return t + self.mlp("mlp", c["intermediate_size"])
         t += [("mlp.gate.weight", (c["n_routed_experts"], d))]
@@ -205,6 +235,8 @@ class Weights:
         w = self.rng(name).standard_normal(shape)
         if "norm.weight" in name:
             return 1 + 0.2 * w
+        if name.endswith("k_norm.bias"):
+            return 0.2 * w
         if name.endswith("embed_tokens.weight"):
             return w * gen.get("embed_std", 1.0)
         if name.endswith("e_score_correction_bias"):
@@ -235,7 +267,9 @@ class Weights:
             return "F32"
         if kind == "F16":
             return "F32" if "norm" in name or name.endswith("mlp.gate.weight") else "F16"
-        quantised = ".self_attn." in name or ".mlp." in name
+        if kind == "FP8" and name.endswith(("wq_b.weight", "wk.weight")):
+            return "F8_E4M3"
+        quantised = (".self_attn." in name or ".mlp." in name) and not name.endswith("weights_proj.weight")
         if kind == "FP8" and quantised and name.endswith("_proj.weight") or "proj_with_mqa" in name and kind == "FP8":
             return "F8_E4M3"
         return "BF16"

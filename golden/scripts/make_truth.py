@@ -24,10 +24,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TINY, TRUTH = os.path.join(HERE, "..", "tiny"), os.path.join(HERE, "..", "truth")
 METHODS = ("mtp-vanilla", "mtp-eagle")
 K = 6
-TOKEN_SEEDS = 24
+TOKEN_SEEDS, TOKEN_SEEDS_INDEXER, NOISY_RUNS = 24, 120, 10
 CONTINUATION = 16
 
-# (checkpoint, keys of config.json replaced, conventions replaced): the logits of the last row only
+# (checkpoint, keys of config.json replaced, conventions replaced): the logits of the last row only, or, with an indexer, of
+# the row that changes most
 VARIANTS = {
     "v2-lite/mscale": ("v2-lite", dict(rope_scaling=dict(
         type="yarn", factor=4, original_max_position_embeddings=64, beta_fast=8, beta_slow=1, mscale=1.0,
@@ -49,6 +50,28 @@ VARIANTS = {
     "glm/latent-eps-config": ("glm", {}, dict(latent_eps="config")),
     "moonlight/latent-eps-config": ("moonlight", {}, dict(latent_eps="config")),
 }
+# the same of models with an indexer
+INDEXER_VARIANTS = {
+    "v32/pairs": ("v32", {}, dict(indexer_rope="pairs")),
+    "v32/pairs-by-key": ("v32", dict(indexer_rope_interleave=True), {}),
+    "v32/fp8": ("v32", {}, dict(indexer_codes="fp8")),
+    "v32/hadamard": ("v32", {}, dict(indexer_codes="hadamard")),
+    "v32/no-codes": ("v32", {}, dict(indexer_codes="none")),
+    "v32/bf16-weights": ("v32", {}, dict(indexer_weights="bf16")),
+    "v32/bf16-scores": ("v32", {}, dict(indexer_scores="bf16")),
+    "v32/highest": ("v32", {}, dict(indexer_ties="highest")),
+    "v32/fp8-latents": ("v32", {}, dict(latent_cache="fp8")),
+    "v32/topk-1": ("v32", dict(index_topk=1), {}),
+    "v32/topk-all": ("v32", dict(index_topk=2048), {}),
+    "v32/no-yarn": ("v32", dict(rope_scaling=None), {}),
+    "glm5/halves": ("glm5", dict(indexer_rope_interleave=False), {}),
+    "glm5/fp8": ("glm5", {}, dict(indexer_codes="fp8")),
+    "glm5/no-codes": ("glm5", {}, dict(indexer_codes="none")),
+    "glm5/highest": ("glm5", {}, dict(indexer_ties="highest")),
+    "glm5/latent-eps-config": ("glm5", {}, dict(latent_eps="config")),
+    "glm5/pattern": ("glm5", dict(index_topk_pattern="FSSS"), {}),
+    "glm5/types": ("glm5", dict(indexer_types=["full", "shared", "shared", "shared"], index_topk_pattern="FFSS"), {}),
+}
 
 
 def write_f64(path, arrays, source="forward.py, float64"):
@@ -66,25 +89,66 @@ def lengths(count):
     return sorted({1, 2, 3, 5, 8, 17, 33, count // 2, count - 1, count})
 
 
+def forget(model):
+    model.routes, model.sets = [], []
+
+
+def closest_call(model):
+    """the smallest margin of a routed row and of a chosen position; the margins of hundreds of positions are weighed"""
+    return min([r[3] for r in model.routes] + [10 * s[3] for s in model.sets])
+
+
+def is_steady(model, tokens):
+    """whether an indexer chooses the same positions when rounding moves some codes: there are too many to ask for a margin of each"""
+    def sets():
+        forget(model)
+        logits, hidden, _ = model.target(tokens)
+        arrays, _ = chosen_positions(model, tokens, hidden)
+        return arrays
+    exact, steady = sets(), True
+    for seed in range(NOISY_RUNS):
+        model.noise = np.random.default_rng(seed)
+        noisy = sets()
+        steady &= all(np.array_equal(exact[k], noisy[k]) for k in exact)
+    model.noise = None
+    return steady
+
+
+def chosen_positions(model, tokens, hidden):
+    """what the indexers choose: sets.L [rows, index_topk] for each full layer L, ascending, then -1; with the target's hidden rows also
+    MTP module 0 over the prompt"""
+    if model.modules and hidden is not None:
+        model.module(0, tokens[1:], hidden[:-1])
+    arrays = {}
+    for layer in sorted({s[0] for s in model.sets}):
+        rows = [s[2] for s in model.sets if s[0] == layer]
+        arrays[f"sets.{layer}"] = np.array([[*r, *[-1] * (model.c["index_topk"] - len(r))] for r in rows], np.int64)
+    equal = sum(np.count_nonzero(score == 0) > np.count_nonzero(score[places] == 0) > 0 for *_, places, _, score in model.sets)
+    return arrays, dict(chosen_rows=sum(len(s[4]) > model.c["index_topk"] for s in model.sets), rows_with_equal_scores_at_the_border=int(equal),
+                        smallest_set_margin=float(min(s[3] for s in model.sets)))
+
+
 def tokens_for(model, name):
     """(seed, tokens, drafts): the seed of TOKEN_SEEDS whose smallest margin is largest"""
     c = model.c
     count, candidates = 80 if c["rope_scaling"] else 48, []
-    for seed in range(TOKEN_SEEDS):
+    for seed in range(TOKEN_SEEDS_INDEXER if c.get("index_topk") else TOKEN_SEEDS):
         tokens = np.random.default_rng([seed, make_tiny.SHAPES[name]["gen"]["seed"]]).integers(
             2, c["vocab_size"], count).tolist()
-        model.routes = []
+        forget(model)
         logits = model.target(tokens)[0]
-        margin = min(min(r[3] for r in model.routes), gap(logits[-1], 1) / 10)
+        margin = min(closest_call(model), gap(logits[-1], 1) / 10)
         candidates.append((margin, seed, tokens))
     best = (-1.0,)
-    for _, seed, tokens in sorted(candidates, reverse=True)[:4]:      # the four best, now with greedy text and drafts
-        model.routes = []
+    for _, seed, tokens in sorted(candidates, reverse=True)[:16 if c.get("index_topk") else 4]:   # the best, now with greedy text and drafts
+        if c.get("index_topk") and not is_steady(model, tokens):
+            continue
+        forget(model)
         margins = model.greedy(tokens, CONTINUATION)[1]
         if model.modules:
             for method in METHODS:
                 margins += draft_margins(model.draft(tokens, method, K)[2])
-        margin = min(min(r[3] for r in model.routes), min(margins) / 10)
+        margin = min(closest_call(model), min(margins) / 10)
         best = max(best, (margin, seed, tokens))
     return best[1:]
 
@@ -94,11 +158,14 @@ def truth(name, seed, tokens):
     model = Model(os.path.join(TINY, name))
     logits, hidden, _ = model.target(tokens)
     routes = model.routes[:]
-    arrays = dict(tokens=np.array(tokens, np.int64), logits=logits, hidden=hidden)
+    arrays, about_sets = dict(tokens=np.array(tokens, np.int64), logits=logits, hidden=hidden), {}
+    if model.c.get("index_topk"):
+        more, about_sets = chosen_positions(model, tokens, hidden)
+        arrays.update(more)
     told = dict(checkpoint=name, weights_seed=make_tiny.SHAPES[name]["gen"]["seed"], token_seed=seed, tokens=tokens,
                 next=int(np.argmax(logits[-1])), next_margin=float(gap(logits[-1], 1)),
                 smallest_margin_of_a_row=float(min(gap(row, 1) for row in logits)),
-                smallest_routing_margin=float(min(r[3] for r in routes)))
+                smallest_routing_margin=float(min(r[3] for r in routes)), **about_sets)
     told["greedy"], told["greedy_margins"] = model.greedy(tokens, CONTINUATION)
     if model.modules:
         told["drafts"] = []
@@ -173,20 +240,24 @@ def write_compact(path, told):
         f.write("{" + ",\n ".join(lines) + "}\n")
 
 
-def variants():
+def variants(table, file):
     arrays, told = {}, {}
-    for label, (name, overrides, conventions) in VARIANTS.items():
+    for label, (name, overrides, conventions) in table.items():
         with open(os.path.join(TRUTH, name + ".json"), encoding="utf-8") as f:
             tokens = json.load(f)["tokens"]
-        plain = Model(os.path.join(TINY, name)).target(tokens)[0][-1]
+        plain = Model(os.path.join(TINY, name)).target(tokens)[0]
         model = Model(os.path.join(TINY, name), overrides, **conventions)
-        arrays[label] = model.target(tokens)[0][-1]
+        changed = model.target(tokens)[0]
+        row = len(tokens) - 1 if table is VARIANTS else int(np.abs(changed - plain).max(axis=1).argmax())
+        arrays[label] = changed[row]
         told[label] = dict(checkpoint=name, config=overrides,
                            conventions={k.replace("_", "-"): v for k, v in conventions.items()},
-                           differs_by=float(np.abs(arrays[label] - plain).max()))
+                           differs_by=float(np.abs(arrays[label] - plain[row]).max()))
+        if table is not VARIANTS:
+            told[label]["row"] = row
         print(f"{label}: differs from {name} by {told[label]['differs_by']:.2g}")
-    write_f64(os.path.join(TRUTH, "variants.safetensors"), arrays)
-    write_compact(os.path.join(TRUTH, "variants.json"), told)
+    write_f64(os.path.join(TRUTH, file + ".safetensors"), arrays)
+    write_compact(os.path.join(TRUTH, file + ".json"), told)
 
 
 def fp8_blocks():
@@ -218,7 +289,8 @@ def main():
     for name in a.names or make_tiny.SHAPES:
         make(name)
     if not a.names:
-        variants()
+        variants(VARIANTS, "variants")
+        variants(INDEXER_VARIANTS, "indexer-variants")
         fp8_blocks()
 
 

@@ -11,91 +11,13 @@
 #include <cmocka.h>
 
 #include "tests/support/files.h"
-#include "tests/support/golden.h"
+#include "tests/support/references.h"
 #include "tests/support/tiny.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define K_MAX 6 /* drafts in golden/truth */
 
 static const char *const checkpoints[] = {TINY_CHECKPOINTS(TINY_NAME) NULL};
-
-/* data against the tensor `of` of a golden */
-static void check_distance(const char *what, const char *of, const struct golden *g, const double *data, double bound)
-{
-    size_t count;
-    const void *want = golden_data(g, of, &count);
-    double d = distance(data, want, count);
-    if (getenv("VERBOSE"))
-        print_message("%s, %s: %.3g\n", what, of, d);
-    if (!(d <= bound))
-        fail_msg("%s: %s is %.3g of the largest value away from the golden, allowed is %.3g", what, of, d, bound);
-}
-
-static void check_tokens(const char *what, const int32_t *have, json_t *want)
-{
-    int32_t expected[256];
-    int n = read_tokens(want, expected);
-    for (int i = 0; i < n; i++)
-        if (have[i] != expected[i])
-            fail_msg("%s: token %d is %d, the golden has %d", what, i, (int)have[i], (int)expected[i]);
-}
-
-/* -- models ------------------------------------------------------------------------------------------------------- */
-
-static struct reference *open_dir(const char *dir)
-{
-    struct reference *r;
-    vb_error err;
-    if (reference_open(&r, dir, NULL, &err))
-        fail_msg("%s", err.message);
-    return r;
-}
-
-static struct reference *open_tiny(const char *name)
-{
-    char dir[256];
-    snprintf(dir, sizeof dir, "golden/tiny/%s", name);
-    return open_dir(dir);
-}
-
-#define OK(call)                        \
-    do {                                \
-        vb_error err = {0};             \
-        if (call)                       \
-            fail_msg("%s", err.message); \
-    } while (0)
-
-static double *doubles(size_t count)
-{
-    double *d = calloc(count, sizeof *d);
-    assert_non_null(d);
-    return d;
-}
-
-/* golden/tiny/NAME with keys of config.json replaced: a new directory, its other files are links */
-static void variant_make(char dir[64], const char *name, json_t *keys)
-{
-    char path[512], copy[512], full[PATH_MAX];
-    make_dir(dir);
-    snprintf(path, sizeof path, "golden/tiny/%s", name);
-    DIR *files = opendir(path);
-    assert_non_null(files);
-    for (struct dirent *f; (f = readdir(files));) {
-        snprintf(path, sizeof path, "golden/tiny/%s/%.200s", name, f->d_name);
-        snprintf(copy, sizeof copy, "%s/%.200s", dir, f->d_name);
-        if (!strcmp(f->d_name, "config.json")) {
-            json_t *config = json_load_file(path, 0, NULL);
-            assert_non_null(config);
-            json_object_update(config, keys);
-            assert_int_equal(json_dump_file(config, copy, 0), 0);
-            json_decref(config);
-        } else if (f->d_name[0] != '.') {
-            assert_non_null(realpath(path, full));
-            assert_int_equal(symlink(full, copy), 0);
-        }
-    }
-    closedir(files);
-}
 
 /* -- decoding ----------------------------------------------------------------------------------------------------- */
 
@@ -178,28 +100,6 @@ TEST(ties_elect_the_lower_index_and_nan_ranks_lowest)
 
 /* -- the model against NumPy --------------------------------------------------------------------------------------- */
 
-static void check_target(const char *name, const char *suffix, const struct reference_options *options, double bound)
-{
-    struct reference *r = open_tiny(name);
-    const struct config *c = reference_config(r);
-    json_t *told = golden_json(name);
-    char file[64];
-    snprintf(file, sizeof file, "%s%s", name, suffix);
-    struct golden g = golden_open(file);
-    int32_t tokens[256];
-    int S = read_tokens(json_object_get(told, "tokens"), tokens);
-    double *logits = doubles((size_t)S * c->vocab_size), *hidden = doubles((size_t)S * c->hidden_size);
-    OK(reference_forward(r, options, tokens, S, hidden, logits, &err));
-    check_distance(file, "logits", &g, logits, bound);
-    if (json_object_get(g.header, "hidden"))
-        check_distance(file, "hidden", &g, hidden, bound);
-    free(logits);
-    free(hidden);
-    golden_close(&g);
-    json_decref(told);
-    reference_close(r);
-}
-
 TEST(logits_and_hidden_rows_are_those_of_numpy)
 {
     for (const char *const *name = checkpoints; *name; name++)
@@ -215,7 +115,7 @@ TEST(logits_are_those_of_transformers)
 TEST(greedy_tokens_are_those_of_numpy)
 {
     for (const char *const *name = checkpoints; *name; name++) {
-        struct reference *r = open_tiny(*name);
+        struct reference *r = open_tiny_reference(*name);
         json_t *told = golden_json(*name), *want = json_object_get(told, "greedy");
         int32_t tokens[256], out[64];
         int S = read_tokens(json_object_get(told, "tokens"), tokens);
@@ -247,7 +147,7 @@ TEST(drafts_are_those_of_numpy_and_transformers)
 {
     static const char *const methods[] = {"mtp-vanilla", "mtp-eagle"};
     for (const char *const *name = checkpoints; *name; name++) {
-        struct reference *r = open_tiny(*name);
+        struct reference *r = open_tiny_reference(*name);
         const struct config *c = reference_config(r);
         json_t *told = golden_json(*name), *entry;
         int32_t tokens[256], drafts[K_MAX];
@@ -306,7 +206,7 @@ TEST(variants_of_a_config_are_those_of_numpy)
 
         char dir[64];
         variant_make(dir, name, json_object_get(v, "config"));
-        struct reference *r = open_dir(dir);
+        struct reference *r = open_reference(dir);
         size_t V = (size_t)reference_config(r)->vocab_size;
         json_t *told = golden_json(name);
         int32_t tokens[256];
@@ -330,7 +230,7 @@ TEST(variants_of_a_config_are_those_of_numpy)
 TEST(appended_tokens_change_no_earlier_row)
 {
     for (const char *const *name = checkpoints; *name; name++) {
-        struct reference *r = open_tiny(*name);
+        struct reference *r = open_tiny_reference(*name);
         size_t V = (size_t)reference_config(r)->vocab_size, D = (size_t)reference_config(r)->hidden_size;
         int32_t tokens[24];
         double *logits = doubles(24 * V), *hidden = doubles(24 * D);
@@ -355,7 +255,7 @@ TEST(appended_tokens_change_no_earlier_row)
 TEST(a_shorter_draft_is_the_beginning_of_a_longer_one)
 {
     static const int32_t prompt[] = {5, 9, 77, 30, 12, 101, 8};
-    struct reference *r = open_tiny("v3-mtp3");
+    struct reference *r = open_tiny_reference("v3-mtp3");
     for (int m = 0; m < 2; m++) {
         int32_t longest[VB_MAX_DRAFT], drafts[VB_MAX_DRAFT];
         OK(reference_draft(r, NULL, prompt, 7, 42, (enum reference_draft_method)m, VB_MAX_DRAFT, longest, NULL, &err));
@@ -376,7 +276,7 @@ static void perturbed_logits(struct reference *r, uint64_t seed, double *logits)
 TEST(a_perturbation_is_small_and_belongs_to_its_seed)
 {
     for (const char *const *name = checkpoints; *name; name++) {
-        struct reference *r = open_tiny(*name);
+        struct reference *r = open_tiny_reference(*name);
         size_t count = 12 * (size_t)reference_config(r)->vocab_size, bytes = count * sizeof(double);
         double *plain = doubles(count), *a = doubles(count), *b = doubles(count), most = 0;
         perturbed_logits(r, 0, plain);
@@ -445,7 +345,7 @@ TEST(the_hook_sees_every_layer_and_a_routing_that_fits_the_formulas)
 {
     static const int32_t prompt[] = {5, 9, 77, 30, 12, 101, 8};
     for (const char *const *name = checkpoints; *name; name++) {
-        struct reference *r = open_tiny(*name);
+        struct reference *r = open_tiny_reference(*name);
         struct routing seen = {.c = reference_config(r)};
         struct reference_options options = {.hook = check_routing, .hook_context = &seen};
         OK(reference_forward(r, &options, prompt, 7, NULL, NULL, &err));
@@ -459,7 +359,7 @@ TEST(the_hook_sees_every_layer_and_a_routing_that_fits_the_formulas)
 
 TEST(wrong_arguments_are_told)
 {
-    struct reference *r = open_tiny("v3"), *without = open_tiny("v2");
+    struct reference *r = open_tiny_reference("v3"), *without = open_tiny_reference("v2");
     vb_error err;
     int32_t out[VB_MAX_DRAFT + 1], token = 3, outside = reference_config(r)->vocab_size, negative = -1;
     assert_int_equal(reference_forward(r, NULL, &outside, 1, NULL, NULL, &err), VB_BAD_ARGUMENT);
@@ -516,7 +416,7 @@ static struct reference *open_with_nan(char dir[64], const char *tensor)
     assert_int_equal(unlink(path), 0);
     write_file(dir, "model.safetensors", file.bytes, file.size);
     golden_close(&file);
-    return open_dir(dir);
+    return open_reference(dir);
 }
 
 TEST(a_logit_that_is_not_finite_chooses_no_token)

@@ -1,0 +1,184 @@
+/* reference/indexer.c -- DeepSeek sparse attention: the indexer, which chooses the positions that a query attends to.
+ *
+ * The formulas are those of DeepSeek-V3.2-Exp (technical report, section 2.1, and its inference/model.py and kernel.py). In
+ * this file, H and D are the number of heads of the indexer and the numbers per head (index_n_heads, index_head_dim). */
+#include "reference/layers.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* y[s] = (x[s] - mean) / sqrt(variance + 1e-6) * w + bias over D numbers; the variance is the mean square of x - mean */
+static void layer_norm(struct reference_run *run, double *x, const struct reference_indexer *w, int S)
+{
+    int D = w->k_norm.cols;
+    for (int s = 0; s < S; s++, x += D) {
+        double sum = 0, squares = 0;
+        for (int d = 0; d < D; d++)
+            sum += x[d];
+        for (int d = 0; d < D; d++)
+            squares += (x[d] - sum / D) * (x[d] - sum / D);
+        double r = 1 / sqrt(squares / D + 1e-6);
+        ref_row(&w->k_norm, 0, run->row);
+        for (int d = 0; d < D; d++)
+            x[d] = (x[d] - sum / D) * r * run->row[d];
+        ref_row(&w->k_norm_bias, 0, run->row);
+        for (int d = 0; d < D; d++)
+            x[d] += run->row[d];
+    }
+}
+
+/* y[i] = D^-1/2 sum_j (-1)^(number of bits that are set in both i and j) x[j], for each of `count` vectors. y may be x. */
+static void hadamard(struct reference_run *run, double *x, size_t count, int D)
+{
+    for (; count-- > 0; x += D) {
+        for (int i = 0; i < D; i++) {
+            double sum = 0;
+            for (int j = 0; j < D; j++)
+                sum += __builtin_popcount((unsigned)(i & j)) % 2 ? -x[j] : x[j];
+            run->row[i] = sum / sqrt(D);
+        }
+        memcpy(x, run->row, (size_t)D * sizeof *x);
+    }
+}
+
+/* Transforms and encodes `count` vectors x as indexer-codes says. scale [count]: the scales of the codes; 1 without codes. */
+static void encode(struct reference_run *run, double *x, double *scale, size_t count, int D)
+{
+    int codes = ref_convention(run, INDEXER_CODES); /* 0: hadamard-fp8, 1: fp8, 2: hadamard, 3: none */
+    if (codes == 0 || codes == 2)
+        hadamard(run, x, count, D);
+    for (size_t i = 0; i < count; i++)
+        scale[i] = codes <= 1 && !run->options.x_as_is ? ref_round_codes(run, x + i * (size_t)D, D) : 1;
+}
+
+/* weights[s,h] = weights_proj(x[s])_h H^-1/2. With indexer-weights=bf16, x, W, the product and the result are rounded to BF16. */
+static void head_weights(struct reference_run *run, const struct matrix *w, const double *x, int S)
+{
+    size_t H = (size_t)w->rows, width = (size_t)w->cols;
+    int rounds = ref_convention(run, INDEXER_WEIGHTS);
+    for (size_t h = 0; h < H; h++) {
+        ref_row(w, (int)h, run->row);
+        for (size_t s = 0; s < (size_t)S; s++) {
+            double sum = 0;
+            for (size_t d = 0; d < width; d++)
+                sum += rounds ? ref_to_bf16(run->row[d]) * ref_to_bf16(x[s * width + d]) : run->row[d] * x[s * width + d];
+            run->index_weights[s * H + h] = rounds ? ref_to_bf16(ref_to_bf16(sum) / sqrt((double)H)) : sum / sqrt((double)H);
+        }
+    }
+}
+
+/* scores[s,t] = scale_k[t] sum_h weights[s,h] max(q[s,h] . k[t], 0), t <= s. The weights include the scales of the queries. */
+static void score(struct reference_run *run, int S)
+{
+    size_t H = run->c->dims.index_heads, D = run->c->dims.index_dim;
+    for (size_t s = 0; s < (size_t)S; s++)
+        for (size_t t = 0; t < (size_t)S; t++) {
+            double sum = t > s ? -INFINITY : 0;
+            for (size_t h = 0; h < H && t <= s; h++)
+                sum += run->index_weights[s * H + h] * fmax(ref_dot(run->index_q + (s * H + h) * D, run->index_k + t * D, (int)D), 0);
+            run->index_scores[s * (size_t)S + t] = sum * run->index_scales[t];
+        }
+}
+
+/* The best candidate first; NaN is worse than every number. */
+static int compare(const void *left, const void *right)
+{
+    const struct place_score *a = left, *b = right;
+    if (isnan(a->score) != isnan(b->score))
+        return isnan(a->score) ? 1 : -1;
+    if (a->score != b->score && !isnan(a->score))
+        return a->score > b->score ? -1 : 1;
+    return (a->place > b->place ? 1 : -1) * (a->highest ? -1 : 1);
+}
+
+/* Sets kept[t], t <= s, to 1 for the index_topk places with the best scores, and to 0 for the others. */
+static void choose(struct reference_run *run, char *kept, const double *scores, int s)
+{
+    struct place_score *c = run->candidates;
+    for (int t = 0; t <= s; t++)
+        c[t] = (struct place_score){ref_convention(run, INDEXER_SCORES) ? ref_to_bf16(scores[t]) : scores[t], t,
+                                  ref_convention(run, INDEXER_TIES)};
+    qsort(c, (size_t)s + 1, sizeof *c, compare);
+    for (int i = 0; i <= s; i++)
+        kept[c[i].place] = i < run->c->index_topk;
+}
+
+/* Replaces the chosen places of row s by options.sets, if it has some for this row and layer. */
+static void force(const struct reference_run *run, char *kept, int s)
+{
+    const struct reference_options *o = &run->options;
+    int topk = run->c->index_topk, phantom = run->layer < run->c->num_hidden_layers ? 0 : ref_convention(run, FIRST_ROW);
+    int token = s - phantom; /* with first-row=phantom, row 0 belongs to no token */
+    if (!o->sets || token < 0 || token >= o->set_tokens || run->layer >= o->set_layers)
+        return;
+    const int32_t *forced = o->sets + ((size_t)token * (size_t)o->set_layers + (size_t)run->layer) * (size_t)topk;
+    if (forced[0] < 0)
+        return;
+    memset(kept, 0, (size_t)s + 1);
+    for (int i = 0; i < topk && forced[i] >= 0 && forced[i] <= s; i++)
+        kept[forced[i]] = 1;
+}
+
+/* Sets run->kept [S,S]. Row s below index_topk keeps all places up to its own. With shared draft steps (mtp-set), rows after
+ * run->last_row keep what that row keeps. */
+static void choose_all(struct reference_run *run, int S)
+{
+    for (int s = 0; s < S; s++) {
+        char *kept = run->kept + (size_t)s * (size_t)S;
+        memset(kept, 0, (size_t)S);
+        if (run->last_row >= 0 && s > run->last_row && s >= run->c->index_topk)
+            memcpy(kept, run->kept + (size_t)run->last_row * (size_t)S, (size_t)S);
+        else
+            choose(run, kept, run->index_scores + (size_t)s * (size_t)S, s);
+        force(run, kept, s);
+    }
+}
+
+/* The hook receives the kept places of each row in ascending order, and then -1. */
+static void show_sets(struct reference_run *run, int S)
+{
+    int topk = run->c->index_topk < S ? run->c->index_topk : S;
+    for (size_t s = 0; s < (size_t)S; s++) {
+        double *set = run->index_sets + s * (size_t)topk;
+        int n = 0;
+        for (int t = 0; t < S && n < topk; t++)
+            if (run->kept[s * (size_t)S + (size_t)t])
+                set[n++] = t;
+        while (n < topk)
+            set[n++] = -1;
+    }
+    ref_show(run, "index_set", -1, S, topk, run->index_sets);
+}
+
+static void rotate(struct reference_run *run, double *x, int S, int vectors)
+{
+    int pairs = ref_convention(run, INDEXER_ROPE) ? ref_convention(run, INDEXER_ROPE) == 1 : run->c->indexer_rope_interleave;
+    ref_rotate(run, x, S, vectors, run->c->index_head_dim, pairs);
+}
+
+void ref_positions(struct reference_run *run, const struct reference_indexer *w, const double *x, const double *q_latent, int S)
+{
+    int H = run->c->index_n_heads, D = run->c->index_head_dim, is_mtp = run->layer >= run->c->num_hidden_layers;
+    run->sparse = run->c->index_topk && !(is_mtp && ref_convention(run, MTP_INDEXER));
+    if (!run->sparse || config_layer_is_shared(run->c, run->layer))
+        return;
+    ref_linear(run, run->index_q, &w->wq_b, q_latent, S);
+    rotate(run, run->index_q, S, H);
+    ref_value(run, "index_q", -1, S, H * D, run->index_q);
+    ref_linear(run, run->index_k, &w->wk, x, S);
+    layer_norm(run, run->index_k, w, S);
+    rotate(run, run->index_k, S, 1);
+    ref_value(run, "index_k", -1, S, D, run->index_k);
+
+    encode(run, run->index_q, run->index_scales, (size_t)S * (size_t)H, D);
+    head_weights(run, &w->weights_proj, x, S);
+    for (size_t i = 0; i < (size_t)S * (size_t)H; i++)
+        run->index_weights[i] *= run->index_scales[i] / sqrt(D);
+    ref_value(run, "index_weights", -1, S, H, run->index_weights);
+    encode(run, run->index_k, run->index_scales, (size_t)S, D);
+    score(run, S);
+    ref_value(run, "index_scores", -1, S, S, run->index_scores);
+    choose_all(run, S);
+    show_sets(run, S);
+}
