@@ -55,6 +55,9 @@ struct reference_run {
     struct place_score *candidates;       /* [S] */
     char *kept;                         /* [S, S] */
     double *routed;                     /* [S, X, D]: the output of each chosen expert */
+    /* Row s of an MTP module, where s >= from, has index s + first + (s - from) * more, because the module lacks rows before it; other rows
+     * have index s. If from is 0, all have index s. Only chain-module=step sets this. */
+    struct { int from, first, more; } gap;
     double *embed, *concat, *taken, *stream; /* [S, D], [S, 2D], [S, D], [S, D]: MTP */
     char *chosen;                       /* [max(E, G)] */
 };
@@ -71,6 +74,11 @@ double ref_uniform(struct reference_run *run); /* a random number in [-1, 1), fo
 /* Passes a value to the hook without perturbing it. The operators call it for values that are copies of other values,
  * because copying has no rounding error. */
 void ref_show(struct reference_run *run, const char *name, int index, int rows, int cols, const double *data);
+
+static inline int ref_index(const struct reference_run *run, int s)
+{
+    return run->gap.from && s >= run->gap.from ? s + run->gap.first + (s - run->gap.from) * run->gap.more : s;
+}
 
 /* Returns the value of a convention; 0 is its default. */
 static inline int ref_convention(const struct reference_run *run, enum convention c) { return run->options.conventions.value[c]; }

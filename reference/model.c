@@ -156,10 +156,11 @@ static void mtp(struct reference_run *run, double *g, double *next, const struct
     run->layer = run->c->num_hidden_layers + depth;
     ref_rope_tables(run, first, rows);
     memset(run->taken, 0, (size_t)phantom * row);
-    memcpy(run->taken + (size_t)phantom * d, h, (size_t)S * row);
-
     for (int i = 0; i < rows; i++) {
-        ref_row(&w->embed, tok[i - phantom], run->embed + (size_t)i * d);
+        int index = ref_index(run, i) - phantom;
+        if (i >= phantom)
+            memcpy(run->taken + (size_t)i * d, h + (size_t)index * d, row);
+        ref_row(&w->embed, tok[index], run->embed + (size_t)i * d);
         if (ref_convention(run, FIRST_EMBEDDING) && first + i == 0)
             memset(run->embed + (size_t)i * d, 0, row);
     }
@@ -198,14 +199,20 @@ static int propose(struct reference_run *run, int32_t *token, double *logits, co
 
 /* mtp-vanilla: depth k runs module k mod D on rows 0..N-1. Row i reads tok[i+k+1] and h^k_i, where h^0 are the target's
  * hidden states and h^k is the output of depth k-1. Row N-1 proposes tok[N+k+1]. The caller sets tok[0..N], and the
- * function writes tok[N+1..N+K] and logits [K,V]. It overwrites h [N,D], and uses g [N,D] as scratch memory. */
-static int draft_vanilla(struct reference_run *run, int N, int K, int32_t *tok, double *h, double *g, double *logits, vb_error *err)
+ * function writes tok[N+1..N+K] and logits [K,V]. It overwrites h [N,D], and uses g [N,D] as scratch memory.
+ *
+ * With module-hidden=target, row i of depth k reads by_token[i+k]. The first N rows of by_token [N+K,D] are the target's hidden
+ * states, and row N+k is the output of row N-1 of depth k. */
+static int draft_vanilla(struct reference_run *run, int N, int K, int32_t *tok, double *h, double *g, double *by_token, double *logits,
+                         vb_error *err)
 {
     size_t D = run->c->dims.d, V = run->c->dims.V;
-    int rc = VB_OK;
+    int rc = VB_OK, targets = ref_convention(run, MODULE_HIDDEN);
+    memcpy(by_token, h, (size_t)N * D * sizeof *h);
     for (int k = 0; k < K && !rc; k++) {
         const struct reference_mtp_module *w = &run->r->mtp[k % run->c->num_nextn_predict_layers];
-        mtp(run, g, h, w, k, k + 1, tok + k + 1, h, N);
+        mtp(run, g, h, w, k, k + 1, tok + k + 1, targets ? by_token + (size_t)k * D : h, N);
+        memcpy(by_token + (size_t)(N + k) * D, h + (size_t)(N - 1) * D, D * sizeof *h);
         rc = propose(run, &tok[N + k + 1], logits + (size_t)k * V, &w->head, g + (size_t)(N - 1) * D, k, err);
     }
     return rc;
@@ -213,21 +220,28 @@ static int draft_vanilla(struct reference_run *run, int N, int K, int32_t *tok, 
 
 /* mtp-eagle: module 0 makes all drafts. Rows up to N-1 read tok[i+1] and the target's hidden state h_i. For j > 0, row
  * N-1+j reads the draft d_j = tok[N+j] and the output of row N-2+j. Row N-1+j proposes tok[N+j+1]. h is [N+K,D]; the
- * caller sets its first N rows. If draft steps share positions, rows after N-1 attend to the positions that row N-1 chose. */
+ * caller sets its first N rows. If draft steps share positions, rows after N-1 attend to the positions that row N-1 chose.
+ *
+ * With chain-module=step, row N-1+j is a row of module j mod D. The rows of this module are rows 0..N-1, which read the same as those
+ * of module 0, and the module's own rows N-1+j. */
 static int draft_eagle(struct reference_run *run, int N, int K, int32_t *tok, double *h, double *g, double *next, double *logits,
                        vb_error *err)
 {
     size_t D = run->c->dims.d, V = run->c->dims.V;
-    const struct reference_mtp_module *w = &run->r->mtp[0];
     int shares = ref_convention(run, MTP_SET) ? ref_convention(run, MTP_SET) == 2 : run->c->index_share_for_mtp_iteration;
-    int rc = VB_OK;
+    int rc = VB_OK, modules = ref_convention(run, CHAIN_MODULE) ? run->c->num_nextn_predict_layers : 1;
     for (int j = 0; j < K && !rc; j++) {
-        size_t last = (size_t)(N - 1 + j) * D;
+        int k = j % modules, own = k ? j / modules + 1 : j / modules; /* rows after row N-1 */
+        const struct reference_mtp_module *w = &run->r->mtp[k];
+        size_t last = (size_t)(N - 1 + own) * D;
+        run->gap.from = N + ref_convention(run, FIRST_ROW);
+        run->gap.first = (k ? k : modules) - 1;
+        run->gap.more = modules - 1;
         run->last_row = shares ? N - 1 + ref_convention(run, FIRST_ROW) : -1;
-        mtp(run, g, next, w, 0, 1, tok + 1, h, N + j);
+        mtp(run, g, next, w, k, 1, tok + 1, h, N + own);
         run->last_row = -1;
         rc = propose(run, &tok[N + j + 1], logits + (size_t)j * V, &w->head, g + last, j, err);
-        memcpy(h + last + D, next + last, D * sizeof *h);
+        memcpy(h + (size_t)(N + j) * D, next + last, D * sizeof *h);
     }
     return rc;
 }
@@ -259,7 +273,7 @@ int reference_draft(const struct reference *r, const struct reference_options *o
         if (ref_convention(&run, MISSING_HIDDEN))
             memset(h + (size_t)(N - 1) * D, 0, D * sizeof *h);
         rc = method == REFERENCE_MTP_EAGLE ? draft_eagle(&run, N, K, tok, h, g, handed, logits, err)
-                                           : draft_vanilla(&run, N, K, tok, h, g, logits, err);
+                                           : draft_vanilla(&run, N, K, tok, h, g, handed, logits, err);
         if (!rc)
             memcpy(drafts, tok + N + 1, (size_t)K * sizeof *drafts);
     } else {
@@ -289,13 +303,14 @@ int reference_modules(const struct reference *r, const struct reference_options 
     if ((rc = ref_run_open(&run, r, options, S, err)))
         return rc;
     double *h = vb_alloc(&r->allocator, (size_t)S * D, sizeof *h), *row = vb_alloc(&r->allocator, (size_t)S * V, sizeof *row);
-    double *g = vb_alloc(&r->allocator, (size_t)S * D, sizeof *g);
-    if (h && g && row) {
+    double *g = vb_alloc(&r->allocator, (size_t)S * D, sizeof *g), *next = vb_alloc(&r->allocator, (size_t)S * D, sizeof *next);
+    if (h && g && row && next) {
+        int by_token = ref_convention(&run, MODULE_HIDDEN); /* then all depths read the target's hidden states */
         target(&run, g, h, tokens, S);
         head(&run, row, &r->head, g, S);
         for (int k = 0; k < depths && S - k - 1 > 0; k++) {
             const struct reference_mtp_module *w = &r->mtp[k % r->config.num_nextn_predict_layers];
-            mtp(&run, g, h, w, k, k + 1, tokens + k + 1, h, S - k - 1);
+            mtp(&run, g, by_token ? next : h, w, k, k + 1, tokens + k + 1, by_token ? h + (size_t)k * D : h, S - k - 1);
             head(&run, logits ? logits + (size_t)k * S * V : row, &w->head, g, S - k - 1);
         }
     } else {
@@ -303,6 +318,7 @@ int reference_modules(const struct reference *r, const struct reference_options 
     }
     vb_free(&r->allocator, h);
     vb_free(&r->allocator, g);
+    vb_free(&r->allocator, next);
     vb_free(&r->allocator, row);
     ref_run_close(&run);
     return rc;

@@ -566,9 +566,10 @@ int reference_operator_input(const struct reference *r, const struct reference_o
         snprintf(name, 128, "model.embed_tokens.output");
     else if (!strcmp(in, "<layer"))
         snprintf(name, 128, "model.layers.%d.output", layer - 1);
-    else if (!strcmp(in, "<hidden") && (*depth)-- == 0)
+    else if (!strcmp(in, "<hidden") && (*depth == 0 || conventions->value[MODULE_HIDDEN])) {
+        *depth = -1;
         snprintf(name, 128, "model.norm.%s", conventions->value[MAIN_HIDDEN] ? "input" : "output");
-    else if (!strcmp(in, "<hidden"))
+    } else if (!strcmp(in, "<hidden") && (*depth)--)
         snprintf(name, 128, "model.layers.%d.%s", layer - 1, conventions->value[DRAFT_HIDDEN] ? "output" : "shared_head.norm.output");
     else if (layer < 0 || !strcmp(in, "tokens"))
         snprintf(name, 128, "%s", in);

@@ -171,9 +171,10 @@ void eagle_logits(struct eagle *e, const struct workspace *target, float *logits
 
 static struct eagle *of(const struct draft_net *net) { return (struct eagle *)(uintptr_t)net; }
 
-static struct row row(const struct draft_net *net, struct kvcache *cache, int depth, size_t i, int32_t token)
+static struct row row(const struct draft_net *net, struct kvcache *cache, int depth, size_t i, size_t ahead, int32_t token)
 {
     (void)net;
+    (void)ahead;
     return (struct row){.cache = cache, .token = token, .index = (int32_t)i, .position = (int32_t)i, .slot = kvcache_append(cache),
                         .hidden_of = (int32_t)i, .hidden_depth = depth - 1};
 }

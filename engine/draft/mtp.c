@@ -49,8 +49,10 @@ int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct mode
     s->taken = net->type->take ? vb_alloc(a, o->most_observed * d, sizeof *s->taken) : NULL;
     s->rows = vb_alloc(a, s->room, sizeof *s->rows);
     s->depths = vb_alloc(a, (size_t)num_depths, sizeof *s->depths);
+    int by_token = num_depths > 1 && m->config.conventions.value[MODULE_HIDDEN];
+    s->proposed_from = by_token ? vb_alloc(a, (size_t)num_depths * d, sizeof *s->proposed_from) : NULL;
     int missing = !s->tokens || !s->pending || !s->h || !s->g || !s->next || !s->logits || !s->rows || !s->depths ||
-                  (net->type->take && !s->taken) || (widens && !s->widened), code = VB_OK;
+                  (net->type->take && !s->taken) || (by_token && !s->proposed_from) || (widens && !s->widened), code = VB_OK;
     for (int k = 0; !missing && !code && k < num_depths; k++) {
         struct mtp_depth *depth = &s->depths[s->num_depths++];
         depth->hidden_of_next = vb_alloc(a, d, sizeof *depth->hidden_of_next);
@@ -78,7 +80,7 @@ void mtp_state_close(struct mtp_state *s)
         vb_free(a, s->depths[k].hidden_of_next);
         kvcache_close(&s->depths[k].cache, a);
     }
-    void *blocks[] = {s->tokens, s->widened, s->taken, s->pending, s->h, s->g, s->next, s->logits, s->rows, s->depths};
+    void *blocks[] = {s->tokens, s->widened, s->taken, s->pending, s->h, s->g, s->next, s->logits, s->rows, s->depths, s->proposed_from};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         vb_free(a, blocks[i]);
     mtp_tree_close(s);
@@ -229,7 +231,7 @@ int32_t mtp_token(const struct mtp_state *s, int32_t drafted) { return s->net->t
 
 struct row mtp_state_row(struct mtp_state *s, int k, size_t i, int32_t token)
 {
-    struct row row = s->net->type->row(s->net, &s->depths[k].cache, k, i, token);
+    struct row row = s->net->type->row(s->net, &s->depths[k].cache, k, i, mtp_ahead(s, k), token);
     row.index -= (int32_t)s->base;
     return row;
 }

@@ -61,6 +61,10 @@ struct mtp_state {
                              the first row. 0: no row is kept */
     struct mtp_depth *depths;
     int num_depths;
+    int by_step;          /* nonzero: mtp-eagle with convention chain-module=step. Depth k is module k, and its row i reads tok[i+1]
+                             and the target's h_i */
+    float *proposed_from; /* [num_depths, d]: with convention module-hidden=target, what row N-1 of each depth gave to the next depth in
+                             this round; NULL without this convention. by_step does not use it */
     struct mtp_tree tree; /* only if options.topk is more than 1 */
 };
 
@@ -113,6 +117,8 @@ void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t 
  * draft. Returns the total number of drafts. */
 int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int drafts, int max, size_t last, size_t *failed);
 
+/* Returns how many tokens after token i the token is that row i of depth k reads. */
+static inline size_t mtp_ahead(const struct mtp_state *s, int k) { return s->by_step ? 1 : (size_t)k + 1; }
 /* Runs depth k on S rows. Reads rows [first, first + S) of s->rows and s->h, and writes rows [first, first + S) of s->g
  * and s->next. */
 void mtp_pass(struct mtp_state *s, struct workspace *w, int k, size_t first, size_t S);
@@ -175,8 +181,8 @@ int mtp_drafter_load(struct drafter *d, struct workspace *w, size_t pos, const i
 /* Two implementations of drafter_type.propose_together. mtp_drafter_propose_levels makes draft k, counted from 1, with
  * the module of depth k - 1.
  *
- * mtp_drafter_propose_chains makes all drafts with module 0, or with an EAGLE head in place of module 0. It makes the
- * first draft as mtp_round does, and the second and later drafts as mtp_chain does. At the end it removes from the
+ * mtp_drafter_propose_chains makes all drafts with module 0, or with an EAGLE head in place of module 0. With by_step, the
+ * modules take turns. It makes the first draft as mtp_round does, and the second and later drafts as mtp_chain does. At the end it removes from the
  * cache all rows that were computed for the second and later drafts. Row i reads tok[i+1], so after a cut to n tokens
  * the rows before row n - 1 are still final. Therefore methods with mtp_drafter_propose_chains use
  * drafter_no_rewind. */

@@ -20,20 +20,20 @@ static const struct mtp_module *module_of(const struct draft_net *net, int depth
     return &m->mtp[depth % m->num_mtp];
 }
 
-static struct row row(const struct draft_net *net, struct kvcache *cache, int depth, size_t i, int32_t token)
+static struct row row(const struct draft_net *net, struct kvcache *cache, int depth, size_t i, size_t ahead, int32_t token)
 {
-    size_t position = model_of(net)->config.conventions.value[DRAFT_POSITION] ? i + (size_t)depth + 1 : i;
+    size_t position = model_of(net)->config.conventions.value[DRAFT_POSITION] ? i + ahead : i;
     return (struct row){.cache = cache, .token = token, .index = (int32_t)(i + net->rows_before),
                         .position = (int32_t)position,
                         .slot = kvcache_append(cache), .hidden_of = (int32_t)i, .hidden_depth = depth - 1};
 }
 
-/* FIRST_ROW: before row 0 an empty cache gets the pair (zeros, tok[depth]). */
-static void first_row(struct draft_net *net, struct workspace *w, struct kvcache *cache, int depth, int32_t token)
+/* FIRST_ROW: before row 0 an empty cache gets the pair (zeros, tok[ahead - 1]). */
+static void first_row(struct draft_net *net, struct workspace *w, struct kvcache *cache, int depth, size_t ahead, int32_t token)
 {
     if (!net->rows_before || cache->length)
         return;
-    struct row zeros = {.cache = cache, .token = token, .position = w->model->config.conventions.value[DRAFT_POSITION] ? depth : -1,
+    struct row zeros = {.cache = cache, .token = token, .position = w->model->config.conventions.value[DRAFT_POSITION] ? (int32_t)ahead - 1 : -1,
                         .slot = kvcache_append(cache), .hidden_of = -1, .hidden_depth = depth - 1};
     memset(w->delta, 0, net->width * sizeof *w->delta);
     forward_mtp(w, module_of(net, depth), depth, &zeros, w->delta, w->delta, w->delta, 1);

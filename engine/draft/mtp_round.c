@@ -24,23 +24,37 @@ static int32_t token_at(const struct mtp_state *s, size_t index, const int32_t *
     return index < s->count ? s->tokens[index] : draft[index - s->count];
 }
 
+/* Whether the rows of depth k read the target's hidden states as far as these are known. Depth 0's always do. */
+static int reads_target(const struct mtp_state *s, int k) { return k == 0 || s->by_step || s->proposed_from; }
+
 /* ---- rows and their passes ----------------------------------------------------------------------------------------- */
 
-/* Appends the next n rows of depth k's module, and `pad` rows of padding, to its cache and to s->rows. */
-static void lay_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t pad, enum mtp_source source, const int32_t *draft)
+/* The hidden state of token `token`: the target's, or of row N-1 of the module that proposed the next token. */
+static void name_hidden(struct row *row, size_t token, size_t N)
 {
-    size_t first = mtp_row_count(s, k), newest = s->count - 2;
+    row->hidden_of = (int32_t)min_size(token, N - 1);
+    row->hidden_depth = token < N ? -1 : (int)(token - N);
+}
+
+/* Appends rows first.. (n of them) of depth k's module, and `pad` rows of padding, to its cache and to s->rows. The cache may lack rows
+ * just before `first`. */
+static void lay_rows(struct mtp_state *s, struct workspace *w, int k, size_t first, size_t n, size_t pad, enum mtp_source source, const int32_t *draft)
+{
+    size_t newest = s->count - 2, ahead = mtp_ahead(s, k), skipped = first - mtp_row_count(s, k);
     if (n && first == s->base && s->net->type->first_row)
-        s->net->type->first_row(s->net, w, &s->depths[k].cache, k, token_at(s, first + (size_t)k, draft));
+        s->net->type->first_row(s->net, w, &s->depths[k].cache, k, ahead, token_at(s, first + ahead - 1, draft));
     for (size_t j = 0; j < n + pad; j++) {
-        size_t i = first + j, token = i + (size_t)k + 1;
+        size_t i = first + j, token = i + ahead;
         int32_t taken = j < n ? token_at(s, token, draft) : 0;
         struct row row = mtp_state_row(s, k, i, taken);
+        row.skipped = (int32_t)skipped;
         row.draft = j >= n ? -1 : token < s->count ? 0 : (int32_t)(token - s->count) + 1;
         if (source == ALL_FROM_ITSELF || (source == FROM_ITSELF && j < n))
-            row.hidden_of = (int32_t)i - 1, row.hidden_depth = k;
-        else if (j >= n || (s->missing && k == 0 && i == newest))
+            row.hidden_of = (int32_t)i - 1, row.hidden_depth = s->by_step ? (int)(token - s->count) % s->num_depths : k;
+        else if (j >= n || (s->missing && i + ahead - 1 == newest && reads_target(s, k)))
             row.hidden_of = -1;
+        else if (reads_target(s, k))
+            name_hidden(&row, i + ahead - 1, newest + 1);
         s->rows[j] = row;
     }
 }
@@ -60,7 +74,7 @@ void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t 
               const int32_t *draft)
 {
     size_t first = mtp_row_count(s, k);
-    lay_rows(s, w, k, n, pad, source, draft);
+    lay_rows(s, w, k, first, n, pad, source, draft);
     pass_alone(s, w, k, n, pad);
     if (pad)
         mtp_cut(s, k, first + n);
@@ -185,13 +199,31 @@ static void put_back(struct mtp_state *s)
     s->aside = 0;
 }
 
-/* The hidden states that depth k's rows `first`.. take -> s->h. Depth 0 takes the target's; depth k > 0 what depth k-1
+/* The hidden states of tokens `first`.. -> s->h: the target's as far as it has computed them, then what row N-1 of the depths gave in
+ * this round. */
+static void gather_by_token(struct mtp_state *s, size_t first, size_t n)
+{
+    size_t d = s->net->width, N = s->count - 1;
+    for (size_t token = first; token < first + n; token++) {
+        assert(token >= s->first_pending);
+        const float *from = token < N ? s->pending + (token - s->first_pending) * d : s->proposed_from + (token - N) * d;
+        memcpy(s->h + (token - first) * d, from, d * sizeof *s->h);
+        if (s->missing && token == N - 1)
+            memset(s->h + (token - first) * d, 0, d * sizeof *s->h);
+    }
+}
+
+/* The hidden states that depth k's rows `first`.. take -> s->h. With module-hidden=target they belong to tokens. Else depth 0 takes the target's; depth k > 0 what depth k-1
  * has just handed on (s->next, from its row first_before on), and before that at most one row that it gave in an earlier
  * round. */
 static void gather_hidden(struct mtp_state *s, int k, size_t first, size_t n, size_t pad, size_t first_before)
 {
     size_t d = s->net->width, kept = 0;
     memset(s->h + n * d, 0, pad * d * sizeof *s->h);
+    if (k > 0 && reads_target(s, k)) {
+        gather_by_token(s, first + mtp_ahead(s, k) - 1, n);
+        return;
+    }
     if (k == 0) {
         assert(!n || (first >= s->first_pending && first + n <= s->first_pending + s->pending_count));
         memcpy(s->h, s->pending + (first - s->first_pending) * d, n * d * sizeof *s->h);
@@ -215,7 +247,7 @@ static int drafts_at(const struct mtp_turn *t, int k, int levels) { return !t->e
 static void lay_depth(struct mtp_turn *t, struct workspace *w, int k, int levels)
 {
     struct mtp_state *s = t->s;
-    size_t d = s->net->width, N = s->count - 1, final = N > s->base + (size_t)k ? N - (size_t)k : s->base;
+    size_t d = s->net->width, N = s->count - 1, drafted = mtp_ahead(s, k) - 1, final = N > s->base + drafted ? N - drafted : s->base;
     size_t first = mtp_row_count(s, k), end = drafts_at(t, k, levels) ? N : final;
     t->n = end > first ? end - first : 0;
     t->pad = drafts_at(t, k, levels) ? mtp_padding(s, t->n) : 0;
@@ -223,7 +255,7 @@ static void lay_depth(struct mtp_turn *t, struct workspace *w, int k, int levels
     int zeros_before = s->never && k == 1; /* what depth 0 handed on was made of zeros */
     if (k > 0 && final >= t->first_before && final < t->first_before + t->rows_before && !zeros_before)
         memcpy(s->depths[k].hidden_of_next, s->next + (final - t->first_before) * d, d * sizeof *s->next);
-    lay_rows(s, w, k, t->n, t->pad, FROM_DEPTH_BEFORE, t->p->draft);
+    lay_rows(s, w, k, first, t->n, t->pad, FROM_DEPTH_BEFORE, t->p->draft);
     t->first_before = first;
     t->rows_before = t->n;
     t->chooser = t->n - 1;
@@ -247,8 +279,11 @@ static void round_at(struct mtp_turn *turns, size_t count, struct workspace *w, 
     }
     pass_all(with_rows, rows, w, k);
     for (size_t i = 0; i < n; i++) {
-        size_t N = at_work[i]->s->count - 1;
-        mtp_cut(at_work[i]->s, k, N > (size_t)k ? N - (size_t)k : 0);
+        struct mtp_state *s = at_work[i]->s;
+        size_t d = s->net->width, N = s->count - 1, drafted = mtp_ahead(s, k) - 1;
+        mtp_cut(s, k, N > drafted ? N - drafted : 0);
+        if (s->proposed_from && drafts_at(at_work[i], k, levels))
+            memcpy(s->proposed_from + (size_t)k * d, s->next + at_work[i]->chooser * d, d * sizeof *s->next);
     }
     choose_all(drafting, drafts, w, k);
 }
@@ -266,16 +301,17 @@ static void round_together(struct mtp_turn *turns, size_t count, struct workspac
             mtp_cut(s, 0, N - 1); /* the row that proposes is computed once more */
         }
     }
-    for (int k = 0; k < depths; k++)
-        round_at(turns, count, w, k, levels);
+    for (int k = 0; k < depths; k++) /* the row that the next draft takes is one of depth 0: with by_step that is the last one */
+        round_at(turns, count, w, turns[0].s->by_step ? depths - 1 - k : k, levels);
 }
 
-/* More drafts by module 0, each from the row of the draft before it. */
+/* More drafts by module 0, each from the row of the draft before it. With by_step, draft j is made by module j - 1 mod D. */
 static void chain_together(struct mtp_turn *turns, size_t count, struct workspace *w)
 {
     for (;;) {
         struct mtp_turn *drafting[MOST_PROPOSALS];
         size_t n = 0;
+        int k = 0;
         for (size_t i = 0; i < count; i++) {
             struct mtp_turn *t = &turns[i];
             struct mtp_state *s = t->s;
@@ -286,17 +322,18 @@ static void chain_together(struct mtp_turn *turns, size_t count, struct workspac
             t->pad = mtp_padding(s, 1);
             memcpy(s->h, s->next + t->chooser * d, d * sizeof *s->h);
             memset(s->h + d, 0, t->pad * d * sizeof *s->h);
-            lay_rows(s, w, 0, 1, t->pad, FROM_ITSELF, t->p->draft);
+            k = s->by_step ? t->p->drafts % s->num_depths : 0;
+            lay_rows(s, w, k, s->count - 2 + (size_t)t->p->drafts, 1, t->pad, FROM_ITSELF, t->p->draft);
             t->chooser = 0;
             drafting[n++] = t;
         }
         if (!n)
             return;
-        pass_all(drafting, n, w, 0);
+        pass_all(drafting, n, w, k);
         for (size_t i = 0; i < n; i++)
             if (drafting[i]->pad)
-                mtp_cut(drafting[i]->s, 0, mtp_row_count(drafting[i]->s, 0) - drafting[i]->pad);
-        choose_all(drafting, n, w, 0);
+                mtp_cut(drafting[i]->s, k, mtp_row_count(drafting[i]->s, k) - drafting[i]->pad);
+        choose_all(drafting, n, w, k);
     }
 }
 
@@ -353,7 +390,8 @@ void mtp_drafter_propose_chains(struct proposal *proposals, size_t count, struct
         N[i] = mtp_row_count(turns[i].s, 0);
     chain_together(turns, count, w);
     for (size_t i = 0; i < count; i++) {
-        mtp_cut(turns[i].s, 0, N[i]);
+        for (int k = 0; k < turns[i].s->num_depths; k++)
+            mtp_cut(turns[i].s, k, N[i]);
         mtp_round_ends(turns[i].s);
     }
 }

@@ -23,11 +23,12 @@ struct draft_net {
 
 struct draft_net_type {
     /* Appends a slot for row i of depth `depth` to the cache, and returns a description of this row. The row reads
-     * `token`. */
-    struct row (*row)(const struct draft_net *net, struct kvcache *cache, int depth, size_t i, int32_t token);
-    /* Computes the row before row 0 if rows_before is 1 and the cache is empty; otherwise does nothing. The member is
-     * NULL if rows_before is always 0 for networks of this type. */
-    void (*first_row)(struct draft_net *net, struct workspace *w, struct kvcache *cache, int depth, int32_t token);
+     * `token`, which is token i + `ahead` of the sequence. */
+    struct row (*row)(const struct draft_net *net, struct kvcache *cache, int depth, size_t i, size_t ahead, int32_t token);
+    /* Computes the row before row 0 if rows_before is 1 and the cache is empty; otherwise does nothing. This row reads
+     * `token`, which is token `ahead` - 1 of the sequence. The member is NULL if rows_before is always 0 for networks of this
+     * type. */
+    void (*first_row)(struct draft_net *net, struct workspace *w, struct kvcache *cache, int depth, size_t ahead, int32_t token);
     /* Returns the largest number of rows in a pass. */
     size_t (*most_rows)(const struct draft_net *net, const struct workspace *w);
     /* Computes rows [S] from hidden states h [S, width]. Writes g [S, width], which `logits` reads, and next [S, width],

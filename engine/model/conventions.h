@@ -24,6 +24,12 @@ enum convention {
     MISSING_HIDDEN,  /* 0 (sent): nothing is missing; 1 (zeros): acts as if another machine had computed the prompt and had not sent
                         the last hidden state. The first draft then uses zeros instead of this hidden state, and the cache row
                         computed from the zeros is not kept. The modules' other cache rows for the prompt are kept */
+    MODULE_HIDDEN,   /* the hidden state that row i of module k > 0 takes. 0 (module): the output of module k-1 in row i; 1 (target):
+                        h_{i+k}, that of the token before token i+k+1. If the target has not computed h_{i+k} yet, the output
+                        of the row that proposed token i+k+1 replaces it */
+    CHAIN_MODULE,    /* the module that makes draft k+1 if all drafts are one chain (mtp-eagle). 0 (first): module 0; 1 (step): module
+                        k mod D. Each module then has a cache of its own, in which row i reads h_i and token i+1, and row
+                        N-1+k follows row N-1 */
     MTP_INDEXER,     /* models with an indexer: 0 (own): an MTP layer attends to the positions that its own indexer chooses;
                         1 (none): to all positions */
     MTP_SET,         /* models with an indexer: the positions that draft steps after the first attend to. 0 (config):

@@ -69,7 +69,7 @@ void forward_cache_rows(struct workspace *w, const struct mla *a, size_t layer, 
         kv_row_write(w->cx.k, &cache->pool->layout, row, kv_a);
         if (w->tapper)
             kv_row_read(&cache->pool->layout, kv_a, row);
-        w->seen[s] = (struct timeline){layer_rows, rows[s].slots ? rows[s].slots : cache->slots, (size_t)rows[s].index + 1};
+        w->seen[s] = (struct timeline){layer_rows, rows[s].slots ? rows[s].slots : cache->slots, (size_t)(rows[s].index + 1 - rows[s].skipped)};
     }
 }
 

@@ -18,6 +18,8 @@ struct row {
     int32_t slot;     /* the slot in the cache to which the row writes */
     int32_t index;    /* index of the token in its sequence; the row attends to tokens 0..index */
     int32_t position; /* RoPE position */
+    int32_t skipped;  /* how many of the tokens 0..index have no row in the cache; they are just before this row. With convention
+                         chain-module=step, a module does not compute the rows of the steps that other modules make */
     int32_t draft;    /* only for taps and traces. 0: committed token; k: the k-th draft of its round; -1: padding */
     int32_t hidden_of, hidden_depth; /* for taps and traces: in a pass of an MTP module, where the hidden state comes from that is the input
                                         of this row (engine/verbatim.h) */

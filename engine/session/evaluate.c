@@ -15,6 +15,7 @@ struct evaluation {
     struct draft_net *net;               /* the modules; NULL without depths */
     struct kvcache caches[VB_MAX_DRAFT]; /* one per depth */
     struct row *rows;                    /* of a module's pass [chunk] */
+    int by_token;                        /* convention module-hidden=target: row i of depth k takes the target's hidden state i + k */
     float *h, *g;                        /* what a depth takes and hands on; what its head takes [chunk, d] */
 };
 
@@ -26,6 +27,7 @@ static int evaluation_open(struct evaluation *e, vb_error *err)
         return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP depths, wanted 0 to %d", e->depths, s->model->num_mtp ? VB_MAX_DRAFT : 0);
     if (e->depths && s->cached)
         return vb_fail(err, VB_BAD_ARGUMENT, "%zu tokens are computed already; MTP depths need all of them", s->cached);
+    e->by_token = c->conventions.value[MODULE_HIDDEN];
     int code = e->depths ? mtp_net_open(&e->net, s->model, NULL, err) : VB_OK;
     for (int k = 0; k < e->depths && !code; k++) {
         code = kvcache_open(&e->caches[k], 1, s->context, e->net->cache, s->model->allocator, err);
@@ -72,28 +74,46 @@ static int tell(struct evaluation *e, int depth, size_t index, const float *hidd
     return VB_OK;
 }
 
-/* Rows index.. of every depth: depth k's hidden states are what depth k-1 handed on for the same rows. */
+/* Rows [first, first + n) of depth k, whose hidden states are in e->h. */
+static int module_rows(struct evaluation *e, int k, size_t first, size_t n, vb_error *err)
+{
+    const struct vb_session *s = e->session;
+    const struct draft_net_type *net = e->net->type;
+    int32_t layer = s->model->config.num_hidden_layers + k;
+    size_t ahead = (size_t)k + 1;
+    if (first == 0)
+        net->first_row(e->net, s->work, &e->caches[k], k, ahead, s->tokens[k]);
+    for (size_t j = 0; j < n; j++) {
+        const int32_t *forced = routes_forced(&s->options.routes, first + j);
+        e->rows[j] = net->row(e->net, &e->caches[k], k, first + j, ahead, s->tokens[first + j + ahead]);
+        e->rows[j].forced = forced && layer < s->options.routes.layers ? forced + layer * s->options.routes.top_k : NULL;
+        if (e->by_token) {
+            e->rows[j].hidden_of += k;
+            e->rows[j].hidden_depth = -1;
+        }
+    }
+    net->pass(e->net, s->work, k, e->rows, e->h, e->g, e->h, n);
+    return tell(e, k, first, e->g, n, err);
+}
+
+/* The rows of every depth that follow from rows index.. of the target [S]. Depth k's hidden states are what depth k-1 handed on for the
+ * same rows; or, with module-hidden=target, the target's, which belong to the rows k places before. */
 static int modules(struct evaluation *e, size_t index, size_t S, vb_error *err)
 {
     struct vb_session *s = e->session;
+    size_t d = s->model->config.dims.d, n = S;
     int code = VB_OK;
-    memcpy(e->h, s->work->features, S * s->model->config.dims.d * sizeof *e->h);
+    memcpy(e->h, s->work->features, S * d * sizeof *e->h);
     for (int k = 0; k < e->depths && !code; k++) {
-        const struct draft_net_type *net = e->net->type;
-        while (S && index + S - 1 + (size_t)k + 1 >= s->count)
-            S--;
-        if (S && index == 0)
-            net->first_row(e->net, s->work, &e->caches[k], k, s->tokens[k]);
-        for (size_t j = 0; j < S; j++) {
-            const int32_t *forced = routes_forced(&s->options.routes, index + j);
-            int32_t layer = s->model->config.num_hidden_layers + k;
-            e->rows[j] = net->row(e->net, &e->caches[k], k, index + j, s->tokens[index + j + (size_t)k + 1]);
-            e->rows[j].forced = forced && layer < s->options.routes.layers ? forced + layer * s->options.routes.top_k : NULL;
+        size_t back = e->by_token ? (size_t)k : 0, none = index < back ? min_size(back - index, S) : 0, first = index + none - back;
+        if (back) {
+            n = S - none;
+            memcpy(e->h, s->work->features + none * d, n * d * sizeof *e->h);
         }
-        if (S) {
-            net->pass(e->net, s->work, k, e->rows, e->h, e->g, e->h, S);
-            code = tell(e, k, index, e->g, S, err);
-        }
+        while (n && first + n + (size_t)k >= s->count)
+            n--;
+        if (n)
+            code = module_rows(e, k, first, n, err);
     }
     return code;
 }

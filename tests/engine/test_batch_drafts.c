@@ -67,7 +67,7 @@ static void check_together(const vb_model *m, const char *what, uint64_t *seed, 
             j->sampling = (vb_sampling){.temperature = 0.8f, .seed = next_random(seed)};
         if (random_below(seed, 2) && strncmp(method, "eagle-", 6))
             j->sampling.acceptance = "rejection";
-        else if (!padded && random_below(seed, 2) && (!strcmp(method, "mtp-eagle") || !strcmp(method, "eagle") || !strcmp(method, "eagle3")))
+        else if (!padded && random_below(seed, 2) && !m->config.conventions.value[CHAIN_MODULE] && (!strcmp(method, "mtp-eagle") || !strcmp(method, "eagle") || !strcmp(method, "eagle3")))
             j->drafting.tree = (vb_tree_shape){.topk = 2 + (int)random_below(seed, 3)};
         j->count = 1 + random_below(seed, 16);
         random_tokens(m, next_random(seed), j->prompt, j->count);
@@ -113,7 +113,8 @@ TEST(drafts_proposed_together_are_those_proposed_alone)
     } cases[] = {{"v3", NULL, 1}, {"v3-mtp3", NULL, 0}, {"glm", NULL, 0},
                  {"v3-mtp3", "first-row=phantom,draft-position=token", 0},
                  {"v3-mtp3", "missing-hidden=zeros,main-hidden=pre-norm", 0},
-                 {"v3-mtp3", "prefill-draft=discarded,draft-hidden=pre-norm", 0}};
+                 {"v3-mtp3", "prefill-draft=discarded,draft-hidden=pre-norm", 0},
+                 {"v3-mtp3", "module-hidden=target,chain-module=step", 0}};
     uint64_t seed = 9;
     for (size_t i = 0; i < COUNT(cases); i++) {
         vb_model *m = open_with(cases[i].model, cases[i].conventions);
@@ -205,9 +206,9 @@ static void talk(const vb_model *m, const char *what, const struct job *like, co
 TEST(a_conversation_goes_on_with_the_rows_that_were_kept)
 {
     static const char *const all[] = {"none", "mtp-eagle", "mtp-vanilla", "ngram", "draft-model", "eagle", "eagle3", "callback", "eagle-reroll", "eagle-keep"};
-    static const char *const names[] = {"v3", "v3-mtp3", "glm", "v3-mtp3", "v3-mtp3", "v3-mtp3"};
+    static const char *const names[] = {"v3", "v3-mtp3", "glm", "v3-mtp3", "v3-mtp3", "v3-mtp3", "v3-mtp3"};
     static const char *const conventions[] = {NULL, NULL, NULL, "first-row=phantom,draft-position=token", "missing-hidden=zeros,main-hidden=pre-norm",
-                                              "prefill-draft=discarded,draft-hidden=pre-norm"};
+                                              "prefill-draft=discarded,draft-hidden=pre-norm", "module-hidden=target,chain-module=step"};
     int alive = 1;
     for (size_t i = 0; i < COUNT(rules); i++)
         rules[i] = (int)(i * 37 % 100);

@@ -66,7 +66,7 @@ static int open_model_and_session(const struct opening *o, const vb_allocator *a
     int32_t token = 7;
     float bias = 0.5f;
     vb_model_options mo = {.allocator = *a, .precision = o->precision, .numa = "bind",
-                           .conventions = "main-hidden=pre-norm,first-row=phantom,gate=bf16"};
+                           .conventions = "main-hidden=pre-norm,first-row=phantom,module-hidden=target,gate=bf16"};
     vb_session_options so = {.context = 40, .threads = 1, .drafting.method = o->draft, .drafting.tokens = o->draft_tokens, .tap = see_tap,
                              .trace = see_trace, .padded = 1,
                              .sampling = {.bias_tokens = &token, .bias_values = &bias, .bias_count = 1}};

@@ -145,7 +145,7 @@ static vb_model *open_under(const char *name, const char *conventions)
  * decoding, and after a cut. */
 TEST(drafts_after_a_load_with_hidden_rows_are_those_that_would_have_followed)
 {
-    static const char *const conventions[] = {NULL, "as=mindie", "as=llama.cpp", "missing-hidden=zeros", "as=vllm-2025"};
+    static const char *const conventions[] = {NULL, "as=mindie", "as=llama.cpp", "missing-hidden=zeros", "as=vllm-2025", "module-hidden=target,chain-module=step"};
     static const size_t counts[] = {1, 2, 5, 17, 40}, steps[] = {0, 1, 2, 9};
     static struct record before, saved, loaded;
     size_t drafts = 0;

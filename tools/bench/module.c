@@ -18,7 +18,7 @@ static void pass(struct bench *b, size_t first, size_t count)
     struct bench_module *m = b->module;
     struct workspace *w = m->session->work;
     for (size_t i = 0; i < count; i++)
-        m->rows[i] = m->net->type->row(m->net, &m->cache, 0, first + i, b->text[first + i + 1]);
+        m->rows[i] = m->net->type->row(m->net, &m->cache, 0, first + i, 1, b->text[first + i + 1]);
     m->net->type->pass(m->net, w, 0, m->rows, m->h, m->g, m->g, count);
     m->net->type->logits(m->net, w, 0, w->logits, m->g + (count - 1) * m->net->width, 0, 1);
 }
@@ -43,7 +43,7 @@ static int open_module(struct bench *b, size_t depth, vb_error *err)
     cli_must(m->g);
     for (size_t i = 0; i < depth * m->net->width; i++)
         m->h[i] = ((const float *)b->data)[i % (b->bytes / sizeof(float))];
-    m->net->type->first_row(m->net, m->session->work, &m->cache, 0, b->text[0]);
+    m->net->type->first_row(m->net, m->session->work, &m->cache, 0, 1, b->text[0]);
     pass(b, 0, depth);
     return 0;
 }

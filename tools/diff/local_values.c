@@ -209,6 +209,8 @@ int local_inputs(struct local_values *v, int noisy, const struct reference_opera
     int depth, own = layer >= config_of(v)->num_hidden_layers ? layer - config_of(v)->num_hidden_layers : -1;
     unsigned char *earlier = cli_must(malloc(v->rows + 1)); /* the rows of which all earlier rows have the inputs that op->all_rows names */
     memset(earlier, 1, v->rows);
+    /* the hidden state of the phantom row is zeros; with module-hidden=target, that of row i of depth `own` is token i + own's */
+    size_t hidden = !strcmp(op->name, "hidden"), shift = hidden && own > 0 && v->conventions.value[MODULE_HIDDEN] ? (size_t)own : 0;
     memset(present, 1, v->rows);
     memset(present, 0, local_base(v, own));
     for (int i = 0; i < REFERENCE_INPUTS; i++)
@@ -223,14 +225,13 @@ int local_inputs(struct local_values *v, int noisy, const struct reference_opera
             free(earlier);
             return 0;
         }
-        double *x = cli_must(malloc((v->rows * in->width + 1) * sizeof *x)); /* a copy, because the list may move */
-        memcpy(x, in->x, v->rows * in->width * sizeof *x);
-        if (!strcmp(op->name, "hidden")) /* the phantom row of every module reads zeros */
-            memset(x, 0, in->width * sizeof *x);
+        double *x = cli_must(calloc(v->rows * in->width + 1, sizeof *x)); /* a copy, because the list may move */
+        for (size_t s = hidden; s + shift < v->rows; s++)
+            memcpy(x + s * in->width, in->x + (s + shift) * in->width, in->width * sizeof *x);
         call->in[i] = x;
         call->in_width[i] = in->width;
         for (size_t s = 0; s < v->rows; s++)
-            present[s] &= in->present[s] || (!strcmp(op->name, "hidden") && s == 0);
+            present[s] &= (s + shift < v->rows && in->present[s + shift]) || s < hidden;
         for (size_t s = local_base(v, own); s < v->rows && op->all_rows && i >= op->all_rows; s++)
             earlier[s] &= in->present[s] && (s == local_base(v, own) || earlier[s - 1]);
         if (merged && in->merged)
