@@ -159,6 +159,22 @@ static void list_of(const struct choices *choices, char *list, size_t room)
             used += (size_t)snprintf(list + used, room - used, "%s%s=%s", used ? "," : "", c.name, c.values[choices->value[k]]);
 }
 
+/* Whether the model, which is open under some choices, computes the same values as under the current ones: whether these choices differ only
+ * in conventions that say which drafts are made, or that have no effect in this model. */
+static int is_current(const struct search *s, const vb_model *model)
+{
+    static const char *const of_rounds[] = {"prefill-draft", "missing-hidden", "chain-module"};
+    vb_convention c;
+    for (size_t k = 0; vb_convention_at(k, &c); k++) {
+        int rounds = 0;
+        for (size_t i = 0; i < sizeof of_rounds / sizeof *of_rounds; i++)
+            rounds |= !strcmp(c.name, of_rounds[i]);
+        if (!rounds && vb_model_convention(model, k) != s->current.value[k])
+            return 0;
+    }
+    return 1;
+}
+
 /* The model under `choices`, at the dump's tokens. verdict: as `verbatim diff` would have it, or NULL. */
 static int try(struct search *s, const struct choices *choices, struct trial *t, enum diff_verdict *verdict, char *first,
                size_t room)
@@ -176,6 +192,10 @@ static int try(struct search *s, const struct choices *choices, struct trial *t,
     model.n = model.draft_tokens = model.context = -1;
     model.tokens = NULL;
     int code = cli_open(&model);
+    if (code == EXIT_DONE && s->best.count && !verdict && is_current(s, model.model)) {
+        cli_close(&model);
+        return EXIT_DONE;
+    }
     if (code == EXIT_DONE)
         code = read_dump(s->c, &dump, layers_of(model.model));
     if (code == EXIT_DONE)

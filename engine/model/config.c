@@ -237,9 +237,15 @@ uint64_t config_hash(const struct config *c)
     }
     if (c->index_topk)
         h = hash64(h, c->shared_set, sizeof c->shared_set);
-    for (size_t i = 0; i < CONVENTIONS; i++)
-        if (c->index_topk || !convention_row(i)->of_indexer)
-            used[n++] = c->conventions.value[i];
+    for (size_t i = 0; i < CONVENTIONS; i++) {
+        unsigned char value = c->conventions.value[i];
+        if (i == MODULE_HIDDEN || i == CHAIN_MODULE) { /* these two came later: at their defaults the hash is that of before */
+            if (value)
+                used[n++] = (unsigned char)(i << 4 | value);
+        } else if (c->index_topk || !convention_row(i)->of_indexer) {
+            used[n++] = value;
+        }
+    }
     return hash64(h, used, n);
 }
 
@@ -520,6 +526,9 @@ int config_has_layers(const struct config *c, int moe)
 void config_follow(struct config *c, const struct conventions *conventions)
 {
     c->conventions = *conventions;
+    for (size_t i = 0; i < CONVENTIONS && !c->index_topk; i++)
+        if (convention_row(i)->of_indexer)
+            c->conventions.value[i] = 0;
     c->latent_eps = conventions->value[LATENT_EPS] ? c->rms_norm_eps : 1e-6;
 }
 

@@ -136,7 +136,7 @@ int config_layer_is_shared(const struct config *c, int layer);
 /* Sets c->dims. All functions above that read a configuration call config_set_dims. */
 void config_set_dims(struct config *c);
 
-/* Sets c->conventions and the values that depend on them (latent_eps). */
+/* Sets c->conventions and the values that depend on them (latent_eps). Without an indexer, its conventions keep their defaults. */
 void config_follow(struct config *c, const struct conventions *conventions);
 
 /* Parses "f32", "bf16", "q8" or "q4"; NULL means f32. Returns VB_BAD_ARGUMENT for any other name, and the message
