@@ -115,6 +115,7 @@ static const struct { const char *model, *dump, *replay; } same_bits[] = {
      "--convention=concat=hidden-embedding,main-hidden=pre-norm,draft-hidden=pre-norm,draft-position=token"},
     {"v3", "--convention=gate=bf16,first-embedding=zeroed", "--convention=gate=bf16,first-embedding=zeroed"},
     {"v3", "--prefill=expanded", "--expanded"},
+    {"v3-mtp3", "--convention=first-row=phantom", "--convention=first-row=phantom"},
     {"glm", "--cache-type=bf16", "--cache-type=bf16"},
     {"glm", "--precision=bf16", "--precision=bf16"},
     {"v2", "--precision=q8", "--precision=q8"},

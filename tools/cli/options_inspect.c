@@ -76,7 +76,7 @@ const struct option options_to_inspect[] = {
     {"--sequence", NULL, "N", COMPARE_OPTIONS, TAKES_DIFF | TAKES_AGAINST, LONG_VALUE, AT(sequence), 0, INT32_MAX,
      "Read only text N of dumps whose manifests list several texts, as batches have them, and compare it as text 0. Without this "
      "option, all texts of two dumps are compared; a model computes text 0."},
-    {"--layout-a", NULL, "LAYOUT", COMPARE_OPTIONS, TAKES_DIFF | TAKES_AGAINST, TEXT_VALUE, AT(layout_a), 0, 0,
+    {"--layout-a", NULL, "LAYOUT", COMPARE_OPTIONS, TAKES_DIFF | TAKES_AGAINST | TAKES_REPLAY, TEXT_VALUE, AT(layout_a), 0, 0,
      "Specify the order of the RoPE dimensions in q_rope and k_rope of the first dump, if it has no manifest: interleaved or halves."},
     {"--layout-b", NULL, "LAYOUT", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(layout_b), 0, 0,
      "Specify the order of the RoPE dimensions in q_rope and k_rope of the second dump, if it has no manifest: interleaved or halves."},

@@ -328,3 +328,32 @@ void diff_align(struct diff_side *a, struct diff_side *b, const char *layout_a, 
     missing_layers(a, b);
     missing_layers(b, a);
 }
+
+/* Without a manifest, [1,H,r] may be one row, or H rows in a batch of one. The width in the model decides. */
+static void reshape_to(struct diff_series *s, size_t width)
+{
+    size_t numbers = s->count * s->width;
+    if (s->known_rows || !width || s->width == width || numbers % width)
+        return;
+    const char *data = s->rows[0].data;
+    s->rows = cli_must(realloc(s->rows, (s->room = numbers / width) * sizeof *s->rows));
+    s->count = s->room;
+    s->width = width;
+    for (size_t k = 0; k < s->count; k++)
+        s->rows[k] = (struct diff_row){.index = (int32_t)k, .token = -1, .width = width, .data = data + k * width * s->item};
+}
+
+void diff_align_to_model(struct diff_side *side, const struct diff_side *model, const char *layout)
+{
+    split_fused(side, model);
+    rename_q(side, model);
+    diff_sort(side);
+    for (size_t i = 0; i < side->count; i++) {
+        const struct diff_series *m = diff_find(model, side->series[i].name, side->series[i].depth);
+        if (m && side->series[i].count)
+            reshape_to(&side->series[i], m->width);
+    }
+    unify_rope(side, model, layout, "--layout-a");
+    diff_expert_rows(side);
+    token_rows(side);
+}

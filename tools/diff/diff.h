@@ -116,6 +116,9 @@ int diff_gather(struct cli *c, struct diff_side *side, const struct diff_side *o
  * NULL: not known. Finds out which tokens the rows of an expert, and the rows of a dump
  * without manifest, belong to. Adds notes about what is left out, and about layers that one side lacks. */
 void diff_align(struct diff_side *a, struct diff_side *b, const char *layout_a, const char *layout_b);
+/* Does the same for one side. `model` has a series without rows for each name that matters, with the width and the RoPE layout of the
+ * checkpoint. */
+void diff_align_to_model(struct diff_side *side, const struct diff_side *model, const char *layout);
 /* Finds out which tokens the rows of experts belong to, in a dump without manifest that contains the choices. diff_align calls it. */
 void diff_expert_rows(struct diff_side *side);
 /* Adds a note about the first number of a side that is not finite, if there is one (finite.c). */

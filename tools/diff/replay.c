@@ -102,7 +102,9 @@ static int replay(struct cli *c, struct diff_side *side, struct reference *r)
     if (code == EXIT_DONE && c->json)
         code = cli_print_json(json_pack("{s:s,s:I,s:I}", "out", c->out, "results", (json_int_t)t.count, "left_out", (json_int_t)left_out));
     else if (code == EXIT_DONE && all)
-        printf("%zu results; %zu values were left out: %s lacks inputs of their operators%s\n", t.count, left_out, c->input,
+        printf("%zu results\n", t.count);
+    if (code == EXIT_DONE && all && left_out && !c->json)
+        printf("%zu values were left out: %s lacks inputs of their operators%s\n", left_out, c->input,
                c->reference ? "" : ", or they are attention probabilities, which only --reference computes alone");
     tensors_close(&t);
     return code;
@@ -126,10 +128,10 @@ static int run(struct cli *c)
         code = diff_read(c, &side, c->input, c->names ? naming_find(c->names) : NULL, cli_facts(c).layers);
     if (code == EXIT_DONE && !replay_choice_of(c->other) && reference_open(&r, c->model_dir, NULL, &err))
         code = cli_error(c, &err);
-    if (code == EXIT_DONE) {
-        diff_expert_rows(&side);
+    if (code == EXIT_DONE && r)
+        replay_align(c, &side, r);
+    if (code == EXIT_DONE)
         code = replay(c, &side, r);
-    }
     reference_close(r);
     diff_close(&side);
     return code;
@@ -138,6 +140,8 @@ static int run(struct cli *c)
 static const struct note notes[] = {
     {"-o", "Write the result to OUT, a safetensors file. Numbers are F32, or F64 with --reference; tokens, experts and groups are I32."},
     {"--names", "If FILE has no manifest: its tensors have the names of this system: hf, llama.cpp, megatron, sglang or vllm."},
+    {"--layout-a", "Specify the order of the RoPE dimensions in q_rope and k_rope of FILE, if it has no manifest: interleaved or halves. In "
+                   "OUT, they have the order of the checkpoint."},
     {"--layer", "Use the weights of layer L. With OP all: compute only the values of layer L."},
     {"--reference", "Compute in double precision with the reference. Without this option, the engine computes the operator in f32, with the "
                     "bits of its passes."},

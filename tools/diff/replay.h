@@ -5,6 +5,9 @@
 #include "tools/cli/tensors.h"
 #include "tools/diff/local.h"
 
+/* Brings the values of a file into the forms of the model: splits fused columns, and puts RoPE dimensions into the order of the
+ * checkpoint (replay_values.c). */
+void replay_align(const struct cli *c, struct diff_side *side, const struct reference *r);
 /* Computes the result `name` of an operator, or all values of the file if `name` is NULL, on the values of `side`, and adds the
  * results to *t (replay_values.c). `name` is a complete name, such as model.layers.3.mlp.output. *left_out: how many values of the
  * file have an operator whose inputs the file lacks. Reports errors. */

@@ -31,6 +31,37 @@ static void release(struct one *x)
     free(x->k.out);
 }
 
+/* --- the file --- */
+
+/* Adds a series without rows for the result of an operator, if `name` is one. */
+static void add_name(struct diff_side *model, const struct reference *r, const char *name)
+{
+    int layer, expert, L = reference_config(r)->num_hidden_layers;
+    const struct reference_operator *op = reference_operator_of(r, name, &layer, &expert);
+    if (!op || !op->width)
+        return;
+    struct diff_series *s = diff_series_of(model, name, layer >= L ? layer - L : -1);
+    s->width = op->width(reference_config(r), layer);
+    s->known_rows = 1;
+    s->layout = reference_config(r)->rope_interleave ? "interleaved" : "halves";
+}
+
+void replay_align(const struct cli *c, struct diff_side *side, const struct reference *r)
+{
+    static const char *const more[] = {"q_a_proj.output", "kv_a_proj_with_mqa.output", "q_proj.output", "q_b_proj.output", "q_rope", "k_rope"};
+    struct diff_side model = {.layers = side->layers, .notes = json_array(), .places = json_object()};
+    char name[NAMING_ROOM];
+    for (size_t i = 0; i < side->count; i++) {
+        add_name(&model, r, side->series[i].name);
+        for (size_t k = 0; side->series[i].layer >= 0 && k < sizeof more / sizeof *more; k++) {
+            snprintf(name, sizeof name, "model.layers.%d.self_attn.%s", side->series[i].layer, more[k]);
+            add_name(&model, r, name);
+        }
+    }
+    diff_align_to_model(side, &model, c->layout_a);
+    diff_close(&model);
+}
+
 /* --- the inputs --- */
 
 /* Writes to `why` which input the file lacks, or which has another width. */
@@ -209,7 +240,8 @@ static int every_value(struct replay *p, size_t *left_out)
         if (!op || side->series[i].depth != (x.k.layer >= L ? x.k.layer - L : -1) || (p->c->layer >= 0 && p->c->layer != x.k.layer))
             continue;
         find_inputs(p, &x, why);
-        if (*why || x.from > local_base(&p->v, x.depth)) /* row i of a result is row i of the text */
+        x.from += x.from == 0; /* row i of a result is row i of the text: not the phantom row, and none is missing before it */
+        if (*why || x.from != 1 || x.from >= x.end)
             ++*left_out;
         else
             code = compute(p, &x, x.k.expert >= 0 ? &side->series[i] : NULL);

@@ -112,6 +112,23 @@ def test_replayed_attention_takes_few_queries_for_the_last_tokens(queries):
     np.testing.assert_allclose(exact, said, rtol=0, atol=1e-5)
 
 
+def test_replay_reads_the_forms_of_other_engines():
+    """A fused linear layer, RoPE in halves, and a single row [1, heads, numbers]."""
+    with verbatim.Model(V3) as model:
+        taps = model.taps(TOKENS, "*.1.self_attn.*")
+    at = "model.layers.1.self_attn."
+    fused = {at + "fused_qkv_a_proj.output": np.hstack([taps[at + "q_a_proj.output"], taps[at + "kv_a_proj_with_mqa.output"]])}
+    said = verbatim.replay(V3, "kv_a_layernorm", fused, layer=1, names="vllm", command=COMMAND)
+    np.testing.assert_array_equal(said[at + "kv_a_layernorm.output"], taps[at + "kv_a_layernorm.output"])
+    given = {at + name: taps[at + name] for name in ("kv_a_layernorm.output", "q_b_proj.output", "q_rope", "k_rope")}
+    halves = {name: np.concatenate([x[..., ::2], x[..., 1::2]], axis=-1) if name.endswith("_rope") else x for name, x in given.items()}
+    for inputs, layout in (given, None), (halves, "halves"):
+        for name in "q_b_proj.output", "q_rope":
+            inputs[at + name] = inputs[at + name][-1:]
+        said = verbatim.replay(V3, "attention", inputs, layer=1, layout_a=layout, command=COMMAND)
+        np.testing.assert_array_equal(said[at + "o_proj.input"], taps[at + "o_proj.input"][-1:])
+
+
 def test_replayed_sampling_is_that_of_generate():
     options = dict(temperature=0.9, top_k=40, top_p=0.95, min_p=0.01, seed=7, presence_penalty=0.3, frequency_penalty=0.1)
     with verbatim.Model(V3) as model:
