@@ -379,6 +379,69 @@ TEST(probabilities_are_judged_too)
     json_decref(j);
 }
 
+/* What diff says about the tokens of the dump a, and its exit code. */
+static json_t *tokens_of(int code, const char *option)
+{
+    json_t *j = DIFF(code, a, TINY "v3-mtp3", "--local", option), *o = operator_of(j, "lm_head.output");
+    assert_string_equal(string(o, "operator"), "lm_head");
+    size_t count = json_array_size(json_object_get(json_object_get(j, "local_a"), "operators"));
+    o = json_incref(json_array_get(json_object_get(json_object_get(j, "local_a"), "operators"), count - 1));
+    assert_string_equal(string(o, "operator"), "greedy-token");
+    json_decref(j);
+    return o;
+}
+
+/* The rounds of this dump choose 115; 38, then 56 after the rejected draft 100; 88 after the rejected draft 9; ... */
+TEST(chosen_tokens_have_the_largest_logit_and_rejected_drafts_have_not)
+{
+    size_t n;
+    DUMP(a, TINY "v3-mtp3", "--tokens", "5,6,7", "-n", "6", "--ignore-eos", "--draft", "mtp-eagle", "--draft-tokens", "2", "--taps",
+         "lm_head.output,model.norm.output");
+    json_t *o = tokens_of(0, "--greedy");
+    assert_string_equal(string(o, "verdict"), "identical");
+    assert_int_equal(integer(o, "rows"), 5);
+    assert_int_equal(integer(o, "rows_at_a_tie"), 0);
+    json_decref(o);
+
+    struct edited e = edit(a);
+    float *x = floats(&e, "lm_head.output@3", &n), largest = x[38]; /* of the row of token 115 */
+    x[40] = largest; /* the lower one was chosen */
+    save(&e);
+    o = tokens_of(3, "--greedy"); /* lm_head itself is wrong now */
+    assert_int_equal(integer(o, "rows_at_a_tie"), 0);
+    json_decref(o);
+    e = edit(a);
+    floats(&e, "lm_head.output@3", &n)[20] = largest;
+    save(&e);
+    o = tokens_of(3, "--greedy");
+    assert_string_equal(string(o, "verdict"), "identical");
+    assert_int_equal(integer(o, "rows_at_a_tie"), 1);
+    assert_string_equal(string(o, "why"), "index 4: token 38 has the same logit as token 20, which has the lower number");
+    json_decref(o);
+    e = edit(a);
+    floats(&e, "lm_head.output@3", &n)[99] = largest + 1;
+    save(&e);
+    o = tokens_of(3, "--greedy");
+    assert_string_equal(string(o, "verdict"), "structural");
+    assert_int_equal(integer(o, "wrong_rows"), 1);
+    assert_string_equal(string(o, "why"), "index 4: token 38 was chosen, but token 99 has the largest logit of the row before, by 1");
+    json_decref(o);
+    o = tokens_of(3, "--all"); /* without --greedy it may have been sampled */
+    assert_string_equal(string(o, "verdict"), "not judged");
+    json_decref(o);
+}
+
+TEST(a_draft_that_was_rejected_although_its_token_was_chosen_is_wrong)
+{
+    DUMP(a, TINY "v3-mtp3", "--tokens", "5,6,7", "-n", "6", "--ignore-eos", "--draft", "mtp-eagle", "--draft-tokens", "2", "--taps",
+         "lm_head.output,model.embed_tokens.output");
+    for (int i = 0; i < 2; i++) /* both tensors */
+        replace_in(dir, "a.jsonl", "[115,38,100]", "[115,38,56]");
+    json_t *o = tokens_of(3, "--greedy");
+    assert_string_equal(string(o, "why"), "index 5: draft 56 was rejected, and then the same token was chosen");
+    json_decref(o);
+}
+
 static int second_pass_of_keys(char name[256], const char **dtype)
 {
     (void)dtype;
@@ -493,6 +556,8 @@ int main(int argc, char **argv)
         IN_DIR(missing_values_are_computed_from_those_before_and_named),
         IN_DIR(scores_are_judged_by_queries_and_rows_of_the_cache),
         IN_DIR(probabilities_are_judged_too),
+        IN_DIR(chosen_tokens_have_the_largest_logit_and_rejected_drafts_have_not),
+        IN_DIR(a_draft_that_was_rejected_although_its_token_was_chosen_is_wrong),
         IN_DIR(attention_without_earlier_rows_of_the_cache_is_not_judged),
         IN_DIR(a_choice_is_judged_by_the_dumps_own_values),
         IN_DIR(an_arithmetic_that_is_coarser_than_the_dump_rounds_the_inputs_of_linear_layers),

@@ -124,6 +124,7 @@ struct cli {
     int log_prompts, fingerprint_sample;                               /* for serve */
     long long port, max_waiting;                                       /* for serve; -1: not given */
     int local;   /* for diff: --local */
+    int greedy;  /* for diff: --greedy */
     long long layer;   /* for replay; -1: not given. There, `other` is the operator */
     const char *input;
     int absorbed, expanded; /* for replay: the form of attention */

@@ -55,6 +55,9 @@ const struct option options_to_inspect[] = {
     {"--local", NULL, NULL, COMPARE_OPTIONS, TAKES_DIFF, FLAG, AT(local), 0, 0,
      "Only judge each operator alone, on the dump's own inputs, and do not compare the values with those of the other side. This takes "
      "less time, and is not affected by a tie-flip."},
+    {"--greedy", NULL, NULL, COMPARE_OPTIONS, TAKES_DIFF, FLAG, AT(greedy), 0, 0,
+     "The dump's engine decoded greedily: a token of a later step is wrong if it does not have the largest logit of the row before it. "
+     "The manifest must give the steps."},
     {"--all", NULL, NULL, COMPARE_OPTIONS, TAKES_DIFF, FLAG, AT(all), 0, 0,
      "List every value in the table, not only the values that differ."},
     {"--runs", NULL, "N", COMPARE_OPTIONS, TAKES_DIFF, LONG_VALUE, AT(runs), 0, 1000,

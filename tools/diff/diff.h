@@ -35,6 +35,7 @@ enum diff_dtype { DIFF_BF16, DIFF_F16, DIFF_F32, DIFF_F64, DIFF_INTEGERS }; /* t
 struct diff_row {
     int32_t sequence, index, token; /* token -1: not known */
     int outside;                    /* nonzero: its step is not in --steps; it is compared only to find choices that later rows depend on */
+    int chosen;                     /* nonzero: its step is not that of the prompt, so a round of decoding chose the token */
     size_t width;                   /* how many numbers the row has: series.width, or fewer if the row has attention scores */
     const char *data;               /* points into the mapped file; may be unaligned */
 };
@@ -66,6 +67,8 @@ struct diff_side {
     int has_manifest, layers;  /* layers: how many the target has, -1 if not known */
     int32_t *tokens;           /* the target's tokens, from the manifest or the file itself */
     size_t token_count;
+    struct diff_row *rejected; /* rows of the logits of drafts that were rejected after a row that was kept; see local_tokens.c */
+    size_t rejected_count;
     void **owned;              /* arrays of computed values; diff_close frees them; see diff_own */
     size_t owned_count;
     struct diff_side *ranks;   /* [rank_count]: the dumps of the ranks of which this side consists (ranks.c); NULL: it is one dump */
@@ -123,6 +126,8 @@ void diff_align_to_model(struct diff_side *side, const struct diff_side *model, 
 void diff_expert_rows(struct diff_side *side);
 /* Adds a note about the first number of a side that is not finite, if there is one (finite.c). */
 void diff_note_finite(struct diff_side *side);
+/* Keeps row i of a line of the manifest, which is a rejected draft, in side->rejected (local_tokens.c). */
+void local_reject(struct diff_side *side, const struct diff_series *s, const json_t *line, size_t i, const struct diff_row *row);
 /* Finds the rows of this name; NULL if there are none. */
 const struct diff_series *diff_find(const struct diff_side *side, const char *name, int depth);
 /* Converts the numbers of a row to x [s->width]. If the row is shorter, the rest of x is not changed. */

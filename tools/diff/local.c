@@ -458,7 +458,7 @@ int diff_local(struct cli *c, const struct diff_side *side, const struct bounds 
     struct reference *r;
     vb_error err = {0};
     int32_t sequences = 0;
-    *l = (struct local){.results = cli_must(calloc(side->count + 1, sizeof *l->results)), .count = side->count, .runs = runs};
+    *l = (struct local){.results = cli_must(calloc(side->count + 2, sizeof *l->results)), .count = side->count, .runs = runs};
     if (conventions_parse(&v.conventions, facts.conventions, &err) || reference_open(&r, c->model_dir, NULL, &err))
         return cli_error(c, &err);
     v.r = r;
@@ -480,6 +480,8 @@ int diff_local(struct cli *c, const struct diff_side *side, const struct bounds 
         l->results[i].errors = l->results[i].rows ? sqrt(l->results[i].errors / (double)l->results[i].rows) : 0;
         judge_bias(&l->results[i]);
     }
+    if (code == EXIT_DONE)
+        l->count += (size_t)local_tokens(side, c->greedy, &l->results[l->count]);
     local_sum_up(l);
     reference_close(r);
     return code;

@@ -82,6 +82,11 @@ void local_close(struct local *l);
 json_t *local_json(const struct diff_side *side, const struct local *l);
 void local_print(const struct diff_side *side, const struct local *l, int all);
 
+/* Whether each token that a dump chose has the largest logit of the row before it (local_tokens.c). With `greedy`, it is wrong if it has not;
+ * else it is not judged, because it may have been sampled. r->ties: how many share the largest logit with a lower token. Returns 0 if the
+ * dump has no chosen tokens. */
+int local_tokens(const struct diff_side *side, int greedy, struct local_result *r);
+
 /* --- between local.c and local_values.c --- */
 
 struct local_value { /* all rows of one value; row i is index i - 1 */

@@ -73,6 +73,16 @@ static void print_all(const struct local_result *r)
         printf(": %zu rows, at most %.2g of the bound, %.2g of the deviation%s%s\n", r->rows, r->ratio, r->errors, *r->merged ? "; with " : "", r->merged);
 }
 
+static int is_of_tokens(const struct local_result *r) { return r->operator && !strcmp(r->operator, "greedy-token"); }
+
+static void print_tokens(const struct local *l)
+{
+    for (const struct local_result *r = l->results; r < l->results + l->count; r++)
+        if (is_of_tokens(r))
+            printf("  %zu tokens were chosen from the dump's logits; %zu of them share the largest logit with a token of a lower number%s%s\n",
+                   r->rows, r->ties, r->ties && !r->wrong_rows ? ": " : "", r->ties && !r->wrong_rows ? r->why : "");
+}
+
 void local_print(const struct diff_side *side, const struct local *l, int all)
 {
     size_t lines = 0, operators = 0, rows = 0, ties = 0, not_judged = 0;
@@ -83,7 +93,7 @@ void local_print(const struct diff_side *side, const struct local *l, int all)
             continue;
         operators++;
         rows += r->without_inputs;
-        ties += r->ties;
+        ties += is_of_tokens(r) ? 0 : r->ties;
         not_judged += r->verdict == NOT_COMPARED;
         unjudged = !unjudged && r->verdict == NOT_COMPARED && *r->why ? r : unjudged;
         if (r->verdict >= BIASED && (all || lines++ < MOST_LINES))
@@ -99,6 +109,7 @@ void local_print(const struct diff_side *side, const struct local *l, int all)
         printf("  not judged: %s: %s\n", unjudged->series->name, unjudged->why);
     if (rows + ties > 0)
         printf("  %zu rows lack an input, in %zu rows a router that the dump does not show has a tie\n", rows, ties);
+    print_tokens(l);
     if (l->first)
         printf("first %s operator: %s (%s)\n", l->first->verdict == BIASED ? "biased" : "wrong", l->first->series->name, l->first->operator);
     printf("\n");

@@ -174,7 +174,11 @@ static int fill(struct diff_reader *r, const struct entry *e, struct diff_series
             row.index = (int32_t)json_integer_value(json_array_get(json_object_get(line, "index"), i));
             row.token = (int32_t)json_integer_value(json_array_get(json_object_get(line, "token"), i));
             json_int_t draft = json_integer_value(json_array_get(json_object_get(line, "draft"), i));
-            if (draft < 0 || (draft > 0 && (s->depth >= 0 || json_is_false(json_array_get(json_object_get(line, "accepted"), i)))))
+            row.chosen = json_integer_value(json_object_get(line, "step")) > 0;
+            int rejected = draft > 0 && json_is_false(json_array_get(json_object_get(line, "accepted"), i));
+            if (rejected)
+                local_reject(r->side, s, line, i, &row);
+            if (draft < 0 || rejected || (draft > 0 && s->depth >= 0))
                 continue; /* leave out padding, rejected drafts, and rows of a module that were computed from drafts */
             diff_add_row(s, row);
         } else {

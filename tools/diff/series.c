@@ -135,6 +135,7 @@ void diff_close(struct diff_side *side)
     free(side->owned);
     free(side->series);
     free(side->tokens);
+    free(side->rejected);
     json_decref(side->notes);
     json_decref(side->places);
     vb_tensors_close(side->file);
