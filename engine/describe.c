@@ -62,6 +62,8 @@ static json_t *config_of(const struct config *c)
     json_t *o = json_pack("{s:s,s:o,s:f,s:f,s:b,s:o,s:b,s:o}", "origin", config_origin(c), "keys", keys_of(c), "latent_eps", c->latent_eps,
                           "attention_scale", config_attention_scale_f64(c), "rope_halves", !c->rope_interleave, "yarn", yarn_of(c),
                           "no_groups", c->no_groups, "end_tokens", end_tokens_of(c));
+    if (c->query_beta > 0)
+        json_object_set_new(o, "llama_4_scaling_beta", json_real(c->query_beta));
     if (c->fp8)
         json_object_set_new(o, "fp8_weight_block_size", json_pack("[i,i]", c->fp8_block_rows, c->fp8_block_cols));
     return o;

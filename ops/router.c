@@ -140,7 +140,7 @@ void op_router_weights(float *weight, const int32_t *expert, const float *s, con
         float w = r->norm_topk_prob ? s[expert[i]] / sum : s[expert[i]];
         if (rounded)
             op_round_bf16(&w, &w, 1);
-        weight[i] = r->sigmoid || !r->norm_topk_prob ? w * r->routed_scaling_factor : w;
+        weight[i] = r->sigmoid || r->scale_softmax || !r->norm_topk_prob ? w * r->routed_scaling_factor : w;
     }
     if (r->bf16)
         op_round_bf16(weight, weight, r->chosen);

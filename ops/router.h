@@ -15,7 +15,10 @@
  * If norm_topk_prob is 0, a weight is s * routed_scaling_factor. If norm_topk_prob is nonzero, s is divided by `sum`,
  * the sum of s over the chosen experts. With sigmoid, a weight is (s / sum) * routed_scaling_factor, and the division
  * and the product are each rounded. With softmax, a weight is s / sum, and routed_scaling_factor is not used (as in
- * Hugging Face's code).
+ * Hugging Face's code of DeepSeek-V2), unless scale_softmax is nonzero: then a weight is as with sigmoid.
+ *
+ * Mistral 4: s = softmax(logits), choice = s, a group's score is the sum of its two largest values of `choice`, the
+ * choice of experts in other groups is 0 (mask_with_zero), and weights are scaled (scale_softmax).
  *
  * The caller may force the experts of a row (`forced`). The scores s are computed as always, and the weights come from
  * the s of the forced experts. If these are the experts that the router chooses, all bits are the same. */
@@ -32,6 +35,7 @@ struct router {
                                        the largest of these values */
     int grouped;                    /* nonzero unless topk_method is greedy */
     int norm_topk_prob;
+    int scale_softmax;              /* 1: with softmax and norm_topk_prob, weights are multiplied by routed_scaling_factor too */
     float routed_scaling_factor;
     const float *bias;              /* [E] or NULL; it affects which experts are chosen, but not their weights */
     /* The next three members make the router do what other implementations do (engine/model/conventions.h). If all

@@ -181,6 +181,18 @@ void ref_rope_tables(struct reference_run *run, int first, int S)
             run->sine[(size_t)s * half + i] = round_angle(run, round_angle(run, sin(angle)) * m);
         }
     }
+    for (int s = 0; s < S; s++)
+        run->query_scale[s] = 1 + c->query_beta * log(1 + floor((double)(first + s) / c->rope_original_max_position_embeddings));
+}
+
+/* Mistral 4 scales its queries by their position p, with L = original_max_position_embeddings:
+ *     q = q (1 + llama_4_scaling_beta ln(1 + floor(p / L)))
+ * Other models have beta 0. */
+void ref_scale_queries(const struct reference_run *run, double *x, int S, size_t width)
+{
+    for (int s = 0; s < S; s++)
+        for (size_t i = 0; i < width; i++)
+            x[(size_t)s * width + i] *= run->query_scale[s];
 }
 
 /* Rotates pair number i of each vector, (x0, x1), at position p by the angle p f_i:
@@ -214,11 +226,12 @@ static int expanded_rows(const struct reference_run *run, int S)
     return rows < S ? rows : S;
 }
 
-/* Returns the scale of the scores: (N+R)^-1/2, with YaRN times m^2. */
+/* Returns the scale of the scores: (N+R)^-1/2, with YaRN times m^2. Mistral 4 does without m^2. */
 static double attention_scale(const struct reference_run *run)
 {
     const struct config *c = run->c;
-    double m = run->stretched ? yarn_m(c, c->rope_mscale_all_dim) : 1;
+    int always = ref_convention(run, YARN_SCALE) == 1, never = ref_convention(run, YARN_SCALE) == 2;
+    double m = run->stretched && !never && (always || !c->rope_unscaled) ? yarn_m(c, c->rope_mscale_all_dim) : 1;
     return m * m / sqrt(c->qk_nope_head_dim + c->qk_rope_head_dim);
 }
 
@@ -415,6 +428,8 @@ static void attention(struct reference_run *run, double *out, const struct refer
     }
     ref_value(run, "q", -1, S, H * (N + R), run->q);
     ref_split(run->q_nope, N, run->q_rope, R, run->q, (size_t)S * H);
+    ref_scale_queries(run, run->q_nope, S, (size_t)H * N);
+    ref_scale_queries(run, run->q_rope, S, (size_t)H * R);
     ref_round_queries(run, w, S);
 
     ref_linear(run, run->kv_a, &w->kv_a_proj, x, S);

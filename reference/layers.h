@@ -33,6 +33,7 @@ struct reference_run {
     double *rounded;                    /* [S, longest row]: the rounded input of a linear layer */
     double *w_uk, *w_uv;                /* [N, C], [V, C]: W_UK and W_UV of one head */
     double *cosine, *sine;              /* [S, R/2] */
+    double *query_scale;                /* [S]: the factor of each token's queries (ref_scale_queries) */
     double *normed, *delta;             /* [S, D]: input of attention or MLP; output to be added to the residual stream */
     double *q_a, *q;                    /* [S, Q], [S, H, N+R] */
     double *q_nope, *q_rope;            /* [S, H, N], [S, H, R] */
@@ -83,12 +84,20 @@ static inline int ref_index(const struct reference_run *run, int s)
 /* Returns the value of a convention; 0 is its default. */
 static inline int ref_convention(const struct reference_run *run, enum convention c) { return run->options.conventions.value[c]; }
 
-/* Fills run->cosine and run->sine for positions first .. first + S - 1. */
+/* Returns whether experts outside of the kept groups have choice 0, not -inf. */
+static inline int ref_masks_with_zero(const struct reference_run *run)
+{
+    return ref_convention(run, GROUP_MASK) || run->c->topk_method == TOPK_GROUP_LIMITED_TOP2;
+}
+
+/* Fills run->cosine, run->sine and run->query_scale for positions first .. first + S - 1. */
 void ref_rope_tables(struct reference_run *run, int first, int S);
 /* Rotates the pairs of x [S, vectors, R] by the tables. */
 void ref_rope(struct reference_run *run, double *x, int S, int vectors);
 /* Rotates the first R numbers of each vector of x [S, vectors, width]. interleave: the pairs are (2i, 2i+1), else (i, i + R/2). */
 void ref_rotate(struct reference_run *run, double *x, int S, int vectors, int width, int interleave);
+/* Multiplies each row of x [S, width] by its factor in run->query_scale. */
+void ref_scale_queries(const struct reference_run *run, double *x, int S, size_t width);
 void ref_split(double *a, int A, double *b, int B, const double *x, size_t rows); /* a[i] = x[i, 0..A),  b[i] = x[i, A..A+B) */
 void ref_embed(struct reference_run *run, double *x, const struct matrix *embed, const int32_t *tokens, int S);
 void ref_norm(struct reference_run *run, double *y, const struct matrix *w, const double *x, int S, double eps);

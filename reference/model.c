@@ -23,7 +23,7 @@ int ref_run_open(struct reference_run *run, const struct reference *r, const str
     size_t widest = max(max(max(2 * D, W), max(N, DI)), max(max(Q, C), max(H * V, E)));
     struct { double **at; size_t count; } part[] = {
         {&run->row, widest}, {&run->rounded, s * widest}, {&run->w_uk, N * C}, {&run->w_uv, V * C},
-        {&run->cosine, s * R / 2}, {&run->sine, s * R / 2},
+        {&run->cosine, s * R / 2}, {&run->sine, s * R / 2}, {&run->query_scale, s},
         {&run->normed, s * D}, {&run->delta, s * D},
         {&run->q_a, s * Q}, {&run->q, s * H * (N + R)}, {&run->q_nope, s * H * N}, {&run->q_rope, s * H * R},
         {&run->kv_a, s * (C + R)}, {&run->latent, s * C}, {&run->k_rope, s * R},

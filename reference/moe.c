@@ -60,8 +60,8 @@ void ref_scores(const struct reference_run *run, double *x)
         x[e] = exp(x[e] - max) / sum;
 }
 
-/* Returns the score of a group of experts: the sum of the two largest choices in V3 (noaux_tc), the largest choice in V2
- * (group_limited_greedy). */
+/* Returns the score of a group of experts: the sum of the two largest choices in V3 (noaux_tc) and Mistral 4, the largest
+ * choice in V2 (group_limited_greedy). */
 double ref_group_score(const struct config *c, const double *choice, int size)
 {
     double best = -INFINITY, second = -INFINITY;
@@ -72,18 +72,20 @@ double ref_group_score(const struct config *c, const double *choice, int size)
         } else if (choice[e] > second) {
             second = choice[e];
         }
-    return c->topk_method == TOPK_NOAUX_TC ? best + second : best;
+    return c->topk_method == TOPK_GROUP_LIMITED_GREEDY ? best : best + second;
 }
 
 /* Computes the weights g of the chosen experts from their scores s. The bias has influenced which experts were chosen,
  * but it does not influence the weights.
  *     sigmoid:  g = (s / sum s) * factor  with norm_topk_prob (eq. 13), else g = s * factor
- *     softmax:  g = s / sum s             with norm_topk_prob, else g = s * factor */
+ *     softmax:  g = s / sum s             with norm_topk_prob, else g = s * factor
+ * Mistral 4 has softmax, but weights as with sigmoid. */
 void ref_expert_weights(const struct reference_run *run, double *weights, const double *experts, const double *scores)
 {
     const struct config *c = run->c;
     int X = c->num_experts_per_tok, sigmoid = c->scoring_func == SCORING_SIGMOID;
-    double sum = 0, factor = sigmoid || !c->norm_topk_prob ? c->routed_scaling_factor : 1;
+    int scaled = sigmoid || !c->norm_topk_prob || c->topk_method == TOPK_GROUP_LIMITED_TOP2;
+    double sum = 0, factor = scaled ? c->routed_scaling_factor : 1;
     for (int j = 0; j < X; j++)
         sum += scores[(int)experts[j]];
     sum = sigmoid ? round_gate(run, sum) : sum;
@@ -131,8 +133,8 @@ static void force(const struct reference_run *run, double *experts, int s)
 
 /* Chooses the experts of each token, run->experts [S,X], and computes their weights, run->weights [S,X], from x [S,D].
  *     scores = sigmoid or softmax of W x;  choice = scores + bias (eq. 16; only noaux_tc has a bias)
- * The topk_group groups with the best scores are kept. The choices of all other groups become -inf. Then the X experts
- * with the largest choices are chosen. */
+ * The topk_group groups with the best scores are kept. The choices of all other groups become -inf, or 0 for
+ * Mistral 4. Then the X experts with the largest choices are chosen. */
 static void route(struct reference_run *run, const struct reference_layer *w, const double *x, int S)
 {
     const struct config *c = run->c;
@@ -170,7 +172,7 @@ static void route(struct reference_run *run, const struct reference_layer *w, co
                     *kept++ = g;
             for (int e = 0; e < E; e++)
                 if (!run->chosen[e / size])
-                    choice[e] = ref_convention(run, GROUP_MASK) ? 0 : -INFINITY;
+                    choice[e] = ref_masks_with_zero(run) ? 0 : -INFINITY;
         }
         ref_choose(run->chosen, choice, E, X);
         for (int e = 0; e < E; e++)

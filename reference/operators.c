@@ -169,7 +169,13 @@ static void rotate(call *k, const double *x, int stride, int at, int vectors)
 static void rope_of_queries(call *k)
 {
     const struct config *c = config_of(k);
+    size_t width = c->dims.H * c->dims.r;
     rotate(k, k->in[0], c->qk_nope_head_dim + c->qk_rope_head_dim, c->qk_nope_head_dim, c->num_attention_heads);
+    ref_scale_queries(k->run, k->out, k->S, width);
+    if (k->slack)
+        ref_scale_queries(k->run, k->slack, k->S, width);
+    for (size_t i = 0; i < (size_t)k->S * width && k->slack && c->query_beta > 0; i++)
+        k->slack[i] += k->unit * fabs(k->out[i]);
 }
 
 static void rope_of_keys(call *k)
@@ -184,6 +190,8 @@ static void take_attention(call *k)
     struct reference_run *run = k->run;
     size_t S = (size_t)k->S, H = c->dims.H, R = c->dims.r, C = c->dims.c;
     ref_split(run->q_nope, c->qk_nope_head_dim, run->q_rope, c->qk_rope_head_dim, k->in[0], S * H);
+    ref_rope_tables(run, k->first, k->S);
+    ref_scale_queries(run, run->q_nope, k->S, H * c->dims.n);
     ref_round_queries(run, &k->w->attention, k->S);
     memcpy(run->q_rope, k->in[1], S * H * R * sizeof *run->q_rope);
     memcpy(run->latent, k->in[2], S * C * sizeof *run->latent);
@@ -313,7 +321,7 @@ static void experts(call *k)
             for (size_t g = 0; g < kept; g++)
                 is_kept |= k->in[1][s * kept + g] == (double)(e / (E / (size_t)c->n_group));
             if (!is_kept)
-                x[e] = ref_convention(k->run, GROUP_MASK) ? 0 : -INFINITY;
+                x[e] = ref_masks_with_zero(k->run) ? 0 : -INFINITY;
         }
         choose(k, x, E, X, k->out + s * X);
     }

@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OF "deepseek2."
-
 /* ---- bytes and keys ---- */
 
 void gguf_put(struct gguf_bytes *b, const void *data, size_t size)
@@ -47,7 +45,10 @@ void gguf_put_text(struct gguf_bytes *b, const char *s, size_t size)
 
 void gguf_put_key(struct gguf_bytes *b, const char *key, enum gguf_type type)
 {
-    gguf_put_text(b, key, strlen(key));
+    size_t before = *key == '.' ? strlen(b->architecture) : 0;
+    gguf_put_number(b, before + strlen(key), 8);
+    gguf_put(b, b->architecture, before);
+    gguf_put(b, key, strlen(key));
     gguf_put_number(b, (uint64_t)type, 4);
     b->keys++;
 }
@@ -120,8 +121,8 @@ static int say_real(const struct saying *s, const char *key, const char *json, d
 
 static int cannot(const struct saying *s, const char *what, int value)
 {
-    return vb_fail(s->err, VB_UNSUPPORTED, "%s: %s %d cannot be said in a GGUF file of architecture deepseek2",
-                   checkpoint_dir(s->m->checkpoint), what, value);
+    return vb_fail(s->err, VB_UNSUPPORTED, "%s: %s %d cannot be said in a GGUF file of architecture %s",
+                   checkpoint_dir(s->m->checkpoint), what, value, s->b->architecture);
 }
 
 static int check(const struct saying *s)
@@ -139,6 +140,8 @@ static int check(const struct saying *s)
     if (c->rope_yarn && c->rope_mscale != c->rope_mscale_all_dim)
         return vb_fail(s->err, VB_UNSUPPORTED, "%s: mscale is %.9g and mscale_all_dim %.9g: a GGUF file has one number for both",
                        checkpoint_dir(s->m->checkpoint), c->rope_mscale, c->rope_mscale_all_dim);
+    if (c->topk_method == TOPK_GROUP_LIMITED_TOP2 && (!c->rope_unscaled || !c->norm_topk_prob))
+        return cannot(s, c->rope_unscaled ? "norm_topk_prob" : "apply_yarn_scaling", c->rope_unscaled ? 0 : 1);
     if ((c->scoring_func == SCORING_SIGMOID) != (c->topk_method == TOPK_NOAUX_TC))
         return vb_fail(s->err, VB_UNSUPPORTED, "%s: in a GGUF file of architecture deepseek2 scoring_func sigmoid and topk_method "
                        "noaux_tc go together", checkpoint_dir(s->m->checkpoint));
@@ -160,7 +163,7 @@ static void say_name(const struct saying *s)
 static void say_file(const struct saying *s, enum gguf_as linear)
 {
     static const int file_types[] = {[GGUF_AS_F32] = 0, [GGUF_AS_BF16] = 32, [GGUF_AS_Q8_0] = 7, [GGUF_AS_Q4_0] = 2};
-    gguf_put_string(s->b, "general.architecture", "deepseek2");
+    gguf_put_string(s->b, "general.architecture", s->b->architecture);
     gguf_put_string(s->b, "general.type", "model");
     say_name(s);
     gguf_put_u32(s->b, "general.file_type", file_types[linear]); /* llama.cpp defines these numbers */
@@ -172,32 +175,34 @@ static int say_attention(const struct saying *s)
     struct gguf_bytes *b = s->b;
     const struct config *c = s->c;
     int64_t n = c->qk_nope_head_dim, r = c->qk_rope_head_dim, latent = c->kv_lora_rank;
-    gguf_put_u32(b, OF "attention.head_count", c->num_attention_heads);
-    gguf_put_u32(b, OF "attention.head_count_kv", 1); /* in the absorbed form, all attention heads share one latent row */
-    gguf_put_u32(b, OF "attention.key_length", latent + r);
-    gguf_put_u32(b, OF "attention.value_length", latent);
-    gguf_put_u32(b, OF "attention.key_length_mla", n + r);
-    gguf_put_u32(b, OF "attention.value_length_mla", c->v_head_dim);
+    gguf_put_u32(b, ".attention.head_count", c->num_attention_heads);
+    gguf_put_u32(b, ".attention.head_count_kv", 1); /* in the absorbed form, all attention heads share one latent row */
+    gguf_put_u32(b, ".attention.key_length", latent + r);
+    gguf_put_u32(b, ".attention.value_length", latent);
+    gguf_put_u32(b, ".attention.key_length_mla", n + r);
+    gguf_put_u32(b, ".attention.value_length_mla", c->v_head_dim);
     if (c->q_lora_rank)
-        gguf_put_u32(b, OF "attention.q_lora_rank", c->q_lora_rank);
-    gguf_put_u32(b, OF "attention.kv_lora_rank", latent);
-    gguf_put_u32(b, OF "rope.dimension_count", r);
-    return say_real(s, OF "attention.layer_norm_rms_epsilon", "rms_norm_eps", c->rms_norm_eps, 0);
+        gguf_put_u32(b, ".attention.q_lora_rank", c->q_lora_rank);
+    gguf_put_u32(b, ".attention.kv_lora_rank", latent);
+    gguf_put_u32(b, ".rope.dimension_count", r);
+    return say_real(s, ".attention.layer_norm_rms_epsilon", "rms_norm_eps", c->rms_norm_eps, 0);
 }
 
 static int say_rope(const struct saying *s)
 {
     const struct config *c = s->c;
-    int rc = say_real(s, OF "rope.freq_base", "rope_theta", c->rope_theta, 0);
+    int rc = say_real(s, ".rope.freq_base", "rope_theta", c->rope_theta, 0);
     if (rc || !c->rope_yarn)
         return rc;
-    gguf_put_string(s->b, OF "rope.scaling.type", "yarn");
-    gguf_put_u32(s->b, OF "rope.scaling.original_context_length", c->rope_original_max_position_embeddings);
-    if ((rc = say_real(s, OF "rope.scaling.factor", "factor", c->rope_factor, 0)) ||
-        (rc = say_real(s, OF "rope.scaling.yarn_beta_fast", "beta_fast", c->rope_beta_fast, 0)) ||
-        (rc = say_real(s, OF "rope.scaling.yarn_beta_slow", "beta_slow", c->rope_beta_slow, 0)))
+    gguf_put_string(s->b, ".rope.scaling.type", "yarn");
+    gguf_put_u32(s->b, ".rope.scaling.original_context_length", c->rope_original_max_position_embeddings);
+    if ((rc = say_real(s, ".rope.scaling.factor", "factor", c->rope_factor, 0)) ||
+        (rc = say_real(s, ".rope.scaling.yarn_beta_fast", "beta_fast", c->rope_beta_fast, 0)) ||
+        (rc = say_real(s, ".rope.scaling.yarn_beta_slow", "beta_slow", c->rope_beta_slow, 0)))
         return rc;
-    return say_real(s, OF "rope.scaling.yarn_log_multiplier", "mscale_all_dim", c->rope_mscale_all_dim, 1);
+    if (c->query_beta > 0 && (rc = say_real(s, ".attention.temperature_scale", "llama_4_scaling_beta", c->query_beta, 0)))
+        return rc;
+    return say_real(s, ".rope.scaling.yarn_log_multiplier", "mscale_all_dim", c->rope_mscale_all_dim, 1);
 }
 
 static int say_experts(const struct saying *s)
@@ -205,34 +210,35 @@ static int say_experts(const struct saying *s)
     struct gguf_bytes *b = s->b;
     const struct config *c = s->c;
     int greedy = c->topk_method == TOPK_GREEDY; /* this method uses no groups, even if config.json has n_group */
-    gguf_put_u32(b, OF "leading_dense_block_count", c->first_k_dense_replace);
-    gguf_put_u32(b, OF "expert_feed_forward_length", c->moe_intermediate_size);
-    gguf_put_u32(b, OF "expert_count", c->n_routed_experts);
-    gguf_put_u32(b, OF "expert_used_count", c->num_experts_per_tok);
-    gguf_put_u32(b, OF "expert_shared_count", c->n_shared_experts);
-    gguf_put_u32(b, OF "expert_group_count", greedy ? 1 : c->n_group);
-    gguf_put_u32(b, OF "expert_group_used_count", greedy ? 1 : c->topk_group);
-    gguf_put_u32(b, OF "expert_gating_func", c->scoring_func == SCORING_SIGMOID ? 2 : 1);
+    gguf_put_u32(b, ".leading_dense_block_count", c->first_k_dense_replace);
+    gguf_put_u32(b, ".expert_feed_forward_length", c->moe_intermediate_size);
+    gguf_put_u32(b, ".expert_count", c->n_routed_experts);
+    gguf_put_u32(b, ".expert_used_count", c->num_experts_per_tok);
+    gguf_put_u32(b, ".expert_shared_count", c->n_shared_experts);
+    gguf_put_u32(b, ".expert_group_count", greedy ? 1 : c->n_group);
+    gguf_put_u32(b, ".expert_group_used_count", greedy ? 1 : c->topk_group);
+    gguf_put_u32(b, ".expert_gating_func", c->scoring_func == SCORING_SIGMOID ? 2 : 1);
     if (c->norm_topk_prob)
-        gguf_put_bool(b, OF "expert_weights_norm", 1);
-    return say_real(s, OF "expert_weights_scale", "routed_scaling_factor", c->routed_scaling_factor, 0);
+        gguf_put_bool(b, ".expert_weights_norm", 1);
+    return say_real(s, ".expert_weights_scale", "routed_scaling_factor", c->routed_scaling_factor, 0);
 }
 
 int gguf_put_config(struct gguf_bytes *b, const struct model *m, const struct gguf_write_options *o, vb_error *err)
 {
     const struct config *c = &m->config;
     const struct saying s = {b, m, c, err};
-    int rc = check(&s);
-    if (rc)
+    int rc;
+    b->architecture = c->topk_method == TOPK_GROUP_LIMITED_TOP2 ? "mistral4" : "deepseek2";
+    if ((rc = check(&s)))
         return rc;
     say_file(&s, o->linear);
-    gguf_put_u32(b, OF "vocab_size", c->vocab_size);
-    gguf_put_u32(b, OF "context_length", c->max_position_embeddings);
-    gguf_put_u32(b, OF "embedding_length", c->hidden_size);
-    gguf_put_u32(b, OF "block_count", c->num_hidden_layers + m->num_mtp);
+    gguf_put_u32(b, ".vocab_size", c->vocab_size);
+    gguf_put_u32(b, ".context_length", c->max_position_embeddings);
+    gguf_put_u32(b, ".embedding_length", c->hidden_size);
+    gguf_put_u32(b, ".block_count", c->num_hidden_layers + m->num_mtp);
     if (m->num_mtp)
-        gguf_put_u32(b, OF "nextn_predict_layers", m->num_mtp);
-    gguf_put_u32(b, OF "feed_forward_length", c->intermediate_size);
+        gguf_put_u32(b, ".nextn_predict_layers", m->num_mtp);
+    gguf_put_u32(b, ".feed_forward_length", c->intermediate_size);
     if ((rc = say_attention(&s)) || (rc = say_rope(&s)))
         return rc;
     return say_experts(&s);

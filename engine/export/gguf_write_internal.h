@@ -9,6 +9,7 @@ struct gguf_bytes {
     const vb_allocator *a;
     unsigned char *data;
     size_t size, room;
+    const char *architecture; /* general.architecture. It is put before keys that begin with a dot */
     uint64_t keys; /* number of keys written so far */
     int failed;    /* 1: an allocation failed, so the data are incomplete */
 };

@@ -330,8 +330,12 @@ int checkpoint_from_gguf(struct checkpoint **out, struct gguf *g, const vb_alloc
     if (rc)
         return rc;
     struct reader r = {.c = c, .g = g, .err = err};
-    if (!gguf_integer(gguf_find(g, "deepseek2.attention.head_count"), &r.heads) || r.heads < 1)
-        rc = vb_fail(err, VB_BAD_CHECKPOINT, "%s: deepseek2.attention.head_count is missing or no count", gguf_name(g));
+    struct gguf_text of = {"", 0};
+    char heads[64];
+    gguf_string(gguf_find(g, "general.architecture"), &of);
+    snprintf(heads, sizeof heads, "%.*s.attention.head_count", of.size < 32 ? (int)of.size : 32, of.s);
+    if (!gguf_integer(gguf_find(g, heads), &r.heads) || r.heads < 1)
+        rc = vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s is missing or no count", gguf_name(g), heads);
     c->mappings = gguf_take_mappings(g);
     for (size_t i = 0; !rc && i < gguf_tensors(g); i++)
         rc = add_tensor(&r, gguf_tensor(g, i));

@@ -9,7 +9,8 @@
 #include "engine/base/support.h"
 
 enum scoring_func { SCORING_SOFTMAX, SCORING_SIGMOID };
-enum topk_method { TOPK_GREEDY, TOPK_GROUP_LIMITED_GREEDY, TOPK_NOAUX_TC };
+/* The last one is Mistral 4's, whose config.json has no such key (ops/router.h, docs/SEMANTICS.md). */
+enum topk_method { TOPK_GREEDY, TOPK_GROUP_LIMITED_GREEDY, TOPK_NOAUX_TC, TOPK_GROUP_LIMITED_TOP2 };
 
 enum precision { PRECISION_F32, PRECISION_BF16, PRECISION_Q8, PRECISION_Q4 };
 
@@ -33,7 +34,7 @@ struct dims {
 
 struct config {
     char architecture[64]; /* DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM, DeepseekV32ForCausalLM,
-                              GlmMoeDsaForCausalLM */
+                              GlmMoeDsaForCausalLM, Mistral4ForCausalLM */
     char model_type[32];
 
     int vocab_size;        /* V */
@@ -59,6 +60,8 @@ struct config {
                             that change nothing */
     double rope_factor, rope_beta_fast, rope_beta_slow, rope_mscale, rope_mscale_all_dim;
     int rope_original_max_position_embeddings;
+    int rope_unscaled;     /* 1: YaRN does not scale attention scores by m^2 (Mistral 4, unless its file says apply_yarn_scaling) */
+    double query_beta;     /* llama_4_scaling_beta: queries are scaled by their position (config_query_scale); 0: they are not */
 
     int intermediate_size;     /* intermediate size of dense layers */
     int moe_intermediate_size; /* intermediate size of one expert */
@@ -150,8 +153,11 @@ const char *cache_type_name(enum cache_type type);
 /* Returns whether a cache can have this type: for q8, kv_lora_rank must be a multiple of 32. */
 int cache_type_fits(const struct config *c, enum cache_type type);
 
-/* Returns the factor of attention scores: (n+r)^-1/2, times m^2 with YaRN (docs/SEMANTICS.md, "Attention (MLA)"). The
- * factor is computed in double and rounded once to f32. */
+/* Returns the factor of a query at this position, 1 + query_beta * ln(1 + floor(position / original_max_position_embeddings)).
+ * The factor is computed in double and rounded once to f32. */
+float config_query_scale(const struct config *c, int position);
+/* Returns the factor of attention scores: (n+r)^-1/2, times m^2 with YaRN unless rope_unscaled is 1 (docs/SEMANTICS.md,
+ * "Attention (MLA)"). The factor is computed in double and rounded once to f32. */
 float config_attention_scale(const struct config *c);
 /* Returns the factor before rounding: (s * m) * m with s = 1 / sqrt(n + r) and m = 0.1 * mscale_all_dim * ln(factor) + 1. */
 double config_attention_scale_f64(const struct config *c);

@@ -1,4 +1,4 @@
-/* engine/model/config_gguf.c -- converts the metadata of a GGUF file (llama.cpp's architecture "deepseek2") to the contents
+/* engine/model/config_gguf.c -- converts the metadata of a GGUF file (llama.cpp's architectures "deepseek2" and "mistral4") to the contents
  * of a config.json. So both kinds of files go through the same checks, and a value means the same in both.
  *
  * One consequence is surprising. If a file has no expert_group_count, the router uses no groups, as in llama.cpp. But older
@@ -9,8 +9,6 @@
 
 #include <stdio.h>
 #include <string.h>
-
-#define PREFIX "deepseek2."
 
 /* The meaning of a missing key: an error; the default of the class (SILENT); null; 0; 1; or false. */
 enum absent { NEEDED, SILENT, IS_NULL, IS_0, IS_1, IS_FALSE };
@@ -42,6 +40,8 @@ static const struct gguf_key {
     {"block_count", NULL, INTEGER, SILENT},
     {"nextn_predict_layers", NULL, INTEGER, SILENT},
     {"attention.head_count_kv", NULL, INTEGER, SILENT},
+    {"attention.temperature_scale", NULL, REAL, SILENT},
+    {"attention.temperature_length", NULL, INTEGER, SILENT},
     {"attention.key_length", NULL, INTEGER, SILENT},
     {"attention.value_length", NULL, INTEGER, SILENT},
     {"attention.key_length_mla", NULL, INTEGER, SILENT},
@@ -65,6 +65,7 @@ struct metadata {
     const struct gguf *g;
     json_t *root;
     vb_error *err;
+    const char *architecture; /* general.architecture, with which the names of the other keys begin */
 };
 
 /* ---- single values ---- */
@@ -72,14 +73,14 @@ struct metadata {
 static const struct gguf_value *find(const struct metadata *m, const char *key)
 {
     char name[96];
-    snprintf(name, sizeof name, PREFIX "%s", key);
+    snprintf(name, sizeof name, "%s.%s", m->architecture, key);
     return gguf_find(m->g, name);
 }
 
 static int bad(const struct metadata *m, const char *key, const struct gguf_value *v, const char *wanted)
 {
     char shown[32];
-    return vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: " PREFIX "%s is %s, wanted %s", gguf_name(m->g), key,
+    return vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: %s.%s is %s, wanted %s", gguf_name(m->g), m->architecture, key,
                    gguf_show_type(v, shown), wanted);
 }
 
@@ -138,13 +139,13 @@ static int say_key(const struct metadata *m, const struct gguf_key *k)
 /* Returns an error if there is an unknown key, because it might change what must be computed. */
 static int refuse_unknown(const struct metadata *m)
 {
-    size_t n = sizeof PREFIX - 1;
+    size_t n = strlen(m->architecture);
     for (size_t i = 0; i < gguf_keys(m->g); i++) {
         struct gguf_text key = gguf_key(m->g, i)->key;
         size_t k = 0;
-        if (key.size <= n || memcmp(key.s, PREFIX, n))
+        if (key.size <= n + 1 || memcmp(key.s, m->architecture, n) || key.s[n] != '.')
             continue;
-        while (k < KEYS && (strlen(keys[k].gguf) != key.size - n || memcmp(keys[k].gguf, key.s + n, key.size - n)))
+        while (k < KEYS && (strlen(keys[k].gguf) != key.size - n - 1 || memcmp(keys[k].gguf, key.s + n + 1, key.size - n - 1)))
             k++;
         if (k == KEYS)
             return vb_fail(m->err, VB_UNSUPPORTED, "%s: the key %.*s is not known, and may change what is computed",
@@ -153,16 +154,20 @@ static int refuse_unknown(const struct metadata *m)
     return VB_OK;
 }
 
-static int check_architecture(const struct metadata *m)
+static int read_architecture(struct metadata *m)
 {
+    static const char *const known[] = {"deepseek2", "mistral4"};
     struct gguf_text name;
     if (!gguf_string(gguf_find(m->g, "general.architecture"), &name))
         return vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: general.architecture is missing or no string", gguf_name(m->g));
-    if (name.size == 9 && !memcmp(name.s, "deepseek2", 9))
-        return VB_OK;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (name.size == strlen(known[i]) && !memcmp(name.s, known[i], name.size)) {
+            m->architecture = known[i];
+            return VB_OK;
+        }
     char shown[JSON_SHOWN];
     json_t *text = json_stringn(name.s, name.size);
-    vb_fail(m->err, VB_UNSUPPORTED, "%s: architecture %s is not supported, only deepseek2", gguf_name(m->g),
+    vb_fail(m->err, VB_UNSUPPORTED, "%s: architecture %s is not supported, only deepseek2 and mistral4", gguf_name(m->g),
             text ? json_show(text, shown) : "that is not UTF-8");
     json_decref(text);
     return VB_UNSUPPORTED;
@@ -177,8 +182,8 @@ static int say_layers(const struct metadata *m)
     if (rc || (rc = read_integer(m, "nextn_predict_layers", 0, 0, &mtp)))
         return rc;
     if (mtp >= blocks)
-        return vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: " PREFIX "block_count is %lld, of which nextn_predict_layers are %lld",
-                       gguf_name(m->g), (long long)blocks, (long long)mtp);
+        return vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: %s.block_count is %lld, of which nextn_predict_layers are %lld",
+                       gguf_name(m->g), m->architecture, (long long)blocks, (long long)mtp);
     rc = say(m, m->root, "num_hidden_layers", json_integer(blocks - mtp));
     return rc ? rc : say(m, m->root, "num_nextn_predict_layers", json_integer(mtp));
 }
@@ -197,8 +202,8 @@ static int say_heads(const struct metadata *m)
         (rc = read_integer(m, mla ? "attention.value_length_mla" : "attention.value_length", 0, 1, &value)))
         return rc;
     if (kv != 1 && kv != heads)
-        return vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: " PREFIX "attention.head_count_kv is %lld, wanted 1 or head_count",
-                       gguf_name(m->g), (long long)kv);
+        return vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: %s.attention.head_count_kv is %lld, wanted 1 or head_count",
+                       gguf_name(m->g), m->architecture, (long long)kv);
     rc = say(m, m->root, "qk_nope_head_dim", json_integer(key - rope));
     return rc ? rc : say(m, m->root, "v_head_dim", json_integer(value));
 }
@@ -214,6 +219,12 @@ static int has_router_bias(const struct gguf *g)
     return 0;
 }
 
+/* Mistral Large 3 is stored as a deepseek2 that scales its queries. */
+static int is_mistral(const struct metadata *m)
+{
+    return !strcmp(m->architecture, "mistral4") || find(m, "attention.temperature_scale");
+}
+
 /* The gating function shows which router the model has. The router of DeepSeek-V3 uses a sigmoid, a bias and the method
  * noaux_tc. The router of DeepSeek-V2 uses softmax and has no bias. If the key is missing, a model with a bias is a
  * DeepSeek-V3. */
@@ -225,8 +236,10 @@ static int say_router(const struct metadata *m)
         (rc = read_integer(m, "expert_group_used_count", 1, groups > 1, &used)))
         return rc;
     if (gating > 2)
-        return vb_fail(m->err, VB_UNSUPPORTED, "%s: " PREFIX "expert_gating_func %lld is not supported, only 1 (softmax) and 2 "
-                       "(sigmoid)", gguf_name(m->g), (long long)gating);
+        return vb_fail(m->err, VB_UNSUPPORTED, "%s: %s.expert_gating_func %lld is not supported, only 1 (softmax) and 2 "
+                       "(sigmoid)", gguf_name(m->g), m->architecture, (long long)gating);
+    if (is_mistral(m))
+        return say(m, m->root, "architectures", json_pack("[s]", "Mistral4ForCausalLM"));
     int sigmoid = gating ? gating == 2 : has_router_bias(m->g);
     json_t *architecture = json_pack("[s]", sigmoid ? "DeepseekV3ForCausalLM" : "DeepseekV2ForCausalLM");
     const char *method = sigmoid ? "noaux_tc" : groups > 1 ? "group_limited_greedy" : "greedy";
@@ -249,7 +262,7 @@ static int must_be_1(const struct metadata *m, const char *key)
     const struct gguf_value *v = find(m, key);
     if (!v || (gguf_real(v, 0, &x) && x == 1))
         return VB_OK;
-    return vb_fail(m->err, VB_UNSUPPORTED, "%s: " PREFIX "%s %.9g is not supported, only 1", gguf_name(m->g), key, x);
+    return vb_fail(m->err, VB_UNSUPPORTED, "%s: %s.%s %.9g is not supported, only 1", gguf_name(m->g), m->architecture, key, x);
 }
 
 /* The metadata has only one of the two factors: yarn_log_multiplier, which is 0.1 * mscale_all_dim. If it is missing,
@@ -267,6 +280,14 @@ static int say_yarn(const struct metadata *m, json_t *rope)
         (rc = say_rope_number(m, rope, "rope.scaling.yarn_beta_slow", REAL, 0, "beta_slow")) ||
         (rc = say_rope_number(m, rope, "rope.scaling.yarn_log_multiplier", REAL, 1, "mscale_all_dim")))
         return rc;
+    if (is_mistral(m) && ((rc = say(m, rope, "llama_4_scaling_beta", json_real(0))) ||
+                          (rc = say_rope_number(m, rope, "attention.temperature_scale", REAL, 0, "llama_4_scaling_beta"))))
+        return rc;
+    const json_t *length = json_object_get(rope, "original_max_position_embeddings");
+    const struct gguf_value *v = find(m, "attention.temperature_length");
+    int64_t tokens = 0;
+    if (v && (!gguf_integer(v, &tokens) || tokens != json_integer_value(length)))
+        return bad(m, "attention.temperature_length", v, "the number rope.scaling.original_context_length");
     json_t *all = json_object_get(rope, "mscale_all_dim");
     if (!all && (rc = say(m, rope, "mscale_all_dim", json_real(0))))
         return rc;
@@ -350,9 +371,9 @@ static int say_begin_token(const struct metadata *m)
     return say(m, m->root, "bos_token_id", v ? json_integer(id) : json_null());
 }
 
-static int say_all(const struct metadata *m)
+static int say_all(struct metadata *m)
 {
-    int rc = check_architecture(m);
+    int rc = read_architecture(m);
     if (!rc)
         rc = refuse_unknown(m);
     for (size_t i = 0; !rc && i < KEYS; i++)
@@ -366,7 +387,7 @@ static int say_all(const struct metadata *m)
 
 int config_from_gguf(struct config *out, const struct gguf *g, vb_error *err)
 {
-    struct metadata m = {g, json_object(), err};
+    struct metadata m = {.g = g, .root = json_object(), .err = err};
     int rc = m.root ? say_all(&m) : vb_fail(err, VB_NO_MEMORY, "%s: no memory for its metadata", gguf_name(g));
     if (!rc)
         rc = config_from_json(out, m.root, NULL, 0, gguf_name(g), err);

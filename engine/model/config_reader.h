@@ -20,6 +20,7 @@ struct config_reader {
     json_t *root;
     const char *name; /* file name for error messages */
     vb_error *err;
+    int scales_queries; /* 1: the RoPE settings of the family have llama_4_scaling_beta (Mistral 4) */
 };
 
 /* Does what config_parse does, but from a JSON object that is already parsed. */

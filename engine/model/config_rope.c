@@ -26,6 +26,16 @@ static int yarn_number(const struct config_reader *r, const json_t *rope, const 
     return config_number(r, inside, key, value, kind, least, most, out);
 }
 
+/* Mistral 4. apply_yarn_scaling is the name that vLLM and SGLang give to apply_scale of Mistral's own params.json. */
+static int read_query_scale(const struct config_reader *r, const json_t *rope, const char *inside)
+{
+    const json_t *apply = json_object_get(rope, "apply_yarn_scaling");
+    double applied = 0;
+    int rc = apply ? config_number(r, inside, "apply_yarn_scaling", apply, BOOLEAN, 0, 1, &applied) : VB_OK;
+    r->c->rope_unscaled = !applied;
+    return rc ? rc : yarn_number(r, rope, inside, "llama_4_scaling_beta", REAL, 0, 1e3, NONE, &r->c->query_beta);
+}
+
 static int read_yarn(const struct config_reader *r, const json_t *rope, const char *inside)
 {
     struct config *c = r->c;
@@ -44,6 +54,8 @@ static int read_yarn(const struct config_reader *r, const json_t *rope, const ch
         return config_bad(r, NULL, "original_max_position_embeddings", outer, "what the rope parameters say");
     c->rope_original_max_position_embeddings = (int)original;
     c->rope_yarn = 1;
+    if (r->scales_queries && (rc = read_query_scale(r, rope, inside)))
+        return rc;
 
     /* these two keys of Hugging Face replace parts of the formula; they are accepted only if they change nothing */
     const json_t *attention = json_object_get(rope, "attention_factor"), *truncate = json_object_get(rope, "truncate");
@@ -57,13 +69,15 @@ static int read_yarn(const struct config_reader *r, const json_t *rope, const ch
     return VB_OK;
 }
 
-/* Returns an error if there is an unknown key, because it might change the angles. */
+/* Returns an error if there is an unknown key, because it might change the angles. The first three keys are Mistral 4's. */
 static int check_rope_keys(const struct config_reader *r, json_t *rope, const char *inside)
 {
-    static const char *const rope_keys[] = {
+    static const char *const all_keys[] = {
+        "llama_4_scaling_beta", "apply_yarn_scaling", "max_position_embeddings",
         "rope_type", "type", "rope_theta", "partial_rotary_factor", "factor", "beta_fast", "beta_slow", "mscale",
         "mscale_all_dim", "original_max_position_embeddings", "attention_factor", "truncate", NULL,
     };
+    const char *const *rope_keys = all_keys + (r->scales_queries ? 0 : 3);
     const char *key;
     json_t *value;
     char shown[JSON_SHOWN];
@@ -85,9 +99,13 @@ static int check_rope_keys(const struct config_reader *r, json_t *rope, const ch
 static int check_rotary_factor(const struct config_reader *r, const json_t *object, const char *inside)
 {
     const json_t *value = json_object_get(object, "partial_rotary_factor");
-    if (value && !json_is_null(value) && !(json_is_number(value) && json_number_value(value) == 1.0))
-        return config_unsupported(r, inside, "partial_rotary_factor", value, "1");
-    return VB_OK;
+    int rope = r->c->qk_rope_head_dim; /* Mistral 4 states the factor of the whole head, the other families of its RoPE part */
+    double wanted = r->scales_queries ? (double)rope / (r->c->qk_nope_head_dim + rope) : 1.0;
+    char known[32];
+    if (!value || json_is_null(value) || (json_is_number(value) && json_number_value(value) == wanted))
+        return VB_OK;
+    decimal_print(known, sizeof known, "%.10g", wanted);
+    return config_unsupported(r, inside, "partial_rotary_factor", value, known);
 }
 
 json_t *config_rope_object(const struct config_reader *r)
@@ -110,6 +128,8 @@ int config_read_rope(const struct config_reader *r)
     c->rope_original_max_position_embeddings = c->max_position_embeddings;
     if ((rc = check_rotary_factor(r, r->root, NULL)))
         return rc;
+    if (!config_switched_on(rope) && r->scales_queries)
+        return config_bad(r, NULL, "rope_parameters", rope, "an object with llama_4_scaling_beta");
     if (!config_switched_on(rope))
         return VB_OK;
     if (!json_is_object(rope))
@@ -133,6 +153,8 @@ int config_read_rope(const struct config_reader *r)
         return config_bad(r, inside, "rope_theta", theta, "what rope_theta says outside");
     if ((rc = check_rope_keys(r, rope, inside)) || (rc = check_rotary_factor(r, rope, inside)))
         return rc;
+    if (r->scales_queries && (!type || strcmp(json_string_value(type), "yarn")))
+        return config_unsupported(r, inside, "rope_type", type, "yarn");
     return type && !strcmp(json_string_value(type), "yarn") ? read_yarn(r, rope, inside) : VB_OK;
 }
 
@@ -171,8 +193,14 @@ int config_read_quantization(const struct config_reader *r)
 double config_attention_scale_f64(const struct config *c)
 {
     double s = 1.0 / sqrt((double)(c->qk_nope_head_dim + c->qk_rope_head_dim));
-    double m = c->rope_yarn ? yarn_m(c->rope_factor, c->rope_mscale_all_dim) : 1.0;
+    int yarn_scale = c->conventions.value[YARN_SCALE], unscaled = yarn_scale ? yarn_scale == 2 : c->rope_unscaled;
+    double m = c->rope_yarn && !unscaled ? yarn_m(c->rope_factor, c->rope_mscale_all_dim) : 1.0;
     return s * m * m;
+}
+
+float config_query_scale(const struct config *c, int position)
+{
+    return (float)(1.0 + c->query_beta * kernel_log(1.0 + position / c->rope_original_max_position_embeddings));
 }
 
 float config_attention_scale(const struct config *c)

@@ -28,6 +28,8 @@ static const struct convention_row rows[CONVENTIONS] = {
     [GROUP_MASK] = {"group-mask", {"inf", "zero"}, "zero: older Hugging Face code"},
     [NORMALISER_EPS] = {"normaliser-eps", {"0", "1e-20", "6.1e-5"}, "1e-20: Hugging Face; 6.1e-5 (the least sum): llama.cpp"},
     [YARN] = {"yarn", {"config", "max-len"}, "max-len: the official script"},
+    [YARN_SCALE] = {"yarn-scale", {"config", "always", "never"},
+                    "always: for Mistral 4, Hugging Face since July 2026, llama.cpp, SGLang before May 2026; never: Hugging Face's DeepSeek-V2 before July 2026"},
     [ROPE_ANGLE] = {"rope-angle", {"f64", "f32"}, "f32: the official script, Hugging Face"},
     [GATE] = {"gate", {"f32", "bf16"}, "bf16: the official V3 script; f32: Hugging Face"},
     [INDEXER_ROPE] = {"indexer-rope", {"config", "pairs", "halves"}, "pairs: the first V3.2-Exp script, a known bug; config: all others", 1},

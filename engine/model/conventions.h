@@ -40,6 +40,8 @@ enum convention {
     NORMALISER_EPS,  /* divisor for norm_topk_prob. 0: the sum; 1: the sum + 1e-20; 2: the sum, but at least 2^-14 */
     YARN,            /* 0 (config): YaRN is used if config.json has it; 1 (max-len): only if, in addition, the session's context is
                         longer than original_max_position_embeddings */
+    YARN_SCALE,      /* YaRN's factor m^2 of attention scores. 0 (config): applied, except for Mistral 4 without apply_yarn_scaling;
+                        1 (always): applied; 2 (never): not applied */
     ROPE_ANGLE,      /* 0 (f64): angles in double; 1 (f32): frequency, angle, cosine and sine are each rounded to f32 */
     GATE,            /* 0 (f32): the router computes in f32; 1 (bf16): the router's input, matrix, logits, scores and weights are
                         rounded to bf16 */

@@ -26,14 +26,15 @@ struct attention forward_attention(const struct workspace *w, const struct mla *
 struct router forward_router(const struct config *c, const struct moe *moe)
 {
     const unsigned char *convention = c->conventions.value;
+    int mistral = c->topk_method == TOPK_GROUP_LIMITED_TOP2;
     return (struct router){.experts = c->dims.E, .chosen = c->dims.chosen,
                            .groups = c->dims.groups, .chosen_groups = c->dims.chosen_groups,
                            .sigmoid = c->scoring_func == SCORING_SIGMOID,
-                           .group_sum_of_two = c->topk_method == TOPK_NOAUX_TC,
+                           .group_sum_of_two = c->topk_method == TOPK_NOAUX_TC || mistral,
                            .grouped = c->topk_method != TOPK_GREEDY,
-                           .norm_topk_prob = c->norm_topk_prob,
+                           .norm_topk_prob = c->norm_topk_prob, .scale_softmax = mistral,
                            .routed_scaling_factor = (float)c->routed_scaling_factor,
-                           .bias = moe->e_score_correction_bias, .mask_with_zero = convention[GROUP_MASK],
+                           .bias = moe->e_score_correction_bias, .mask_with_zero = convention[GROUP_MASK] || mistral,
                            .normaliser = convention[NORMALISER_EPS], .bf16 = convention[GATE]};
 }
 
@@ -52,6 +53,13 @@ static void tap_rope_and_cache_rows(struct workspace *w, size_t S)
     }
 }
 
+void forward_scale_queries(float *q, const struct config *c, const struct row *row)
+{
+    float scale = c->query_beta > 0 ? config_query_scale(c, (int)row->position) : 1.0f;
+    for (size_t i = 0; i < c->dims.H * (c->dims.n + c->dims.r) && scale != 1.0f; i++)
+        q[i] *= scale;
+}
+
 void forward_cache_rows(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, size_t S)
 {
     const struct config *c = &w->model->config;
@@ -66,6 +74,7 @@ void forward_cache_rows(struct workspace *w, const struct mla *a, size_t layer, 
         void *row = kvcache_row(cache, layer, rows[s].slot);
         op_rope(w->q + s * H * (n + r) + n, H, n + r, cos_sin, &w->rope);
         op_rope(kv_a + latent, 1, r, cos_sin, &w->rope);
+        forward_scale_queries(w->q + s * H * (n + r), c, &rows[s]);
         kv_row_write(w->cx.k, &cache->pool->layout, row, kv_a);
         if (w->tapper)
             kv_row_read(&cache->pool->layout, kv_a, row);

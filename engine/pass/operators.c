@@ -118,6 +118,8 @@ static void attend(struct alone *o)
     size_t S = o->k->S, H = o->dims->H, n = o->dims->n, r = o->dims->r, c = o->dims->c;
     struct attention a = forward_attention(o->w, &o->l->self_attn);
     memcpy(o->w->q, o->k->in[0], S * H * (n + r) * sizeof *o->w->q);
+    for (size_t s = 0; s < S; s++)
+        forward_scale_queries(o->w->q + s * H * (n + r), &o->m->config, &o->rows[s]);
     for (size_t i = 0; i < S * H; i++)
         memcpy(o->w->q + i * (n + r) + n, o->k->in[1] + i * r, r * sizeof *o->w->q);
     for (size_t s = 0; s < S; s++) {

@@ -41,6 +41,8 @@ char *session_identity(const struct model *m, size_t context)
     if (c->rope_yarn)
         add(&l, "YaRN=%.17g %.17g %.17g %.17g %.17g %d\n", c->rope_factor, c->rope_beta_fast, c->rope_beta_slow,
             c->rope_mscale, c->rope_mscale_all_dim, c->rope_original_max_position_embeddings);
+    if (c->query_beta > 0)
+        add(&l, "query scale=%.17g%s\n", c->query_beta, c->rope_unscaled ? "" : ", YaRN scales scores too");
     add(&l, "groups=%s\n", c->no_groups ? "none" : "as configured");
     for (int i = 0; c->index_topk && i < c->num_hidden_layers; i++)
         add(&l, "%s%s%s", i ? "" : "indexers=", config_layer_is_shared(c, i) ? "S" : "F", i + 1 < c->num_hidden_layers ? "" : "\n");

@@ -34,6 +34,7 @@ from transformers.models.deepseek_v3 import modeling_deepseek_v3
 from transformers.models.deepseek_v32 import modeling_deepseek_v32
 from transformers.models.glm4_moe_lite import modeling_glm4_moe_lite
 from transformers.models.glm_moe_dsa import modeling_glm_moe_dsa
+from transformers.models.mistral4 import modeling_mistral4
 
 import make_tiny
 import make_truth
@@ -41,7 +42,7 @@ from forward import DEFAULTS, Model, read_safetensors, read_weights
 
 TINY, TRUTH, K = make_truth.TINY, make_truth.TRUTH, make_truth.K
 MODULES = (modeling_deepseek_v2, modeling_deepseek_v3, modeling_glm4_moe_lite, modeling_deepseek_v32, modeling_glm_moe_dsa,
-           modeling_layers, modeling_rope_utils)
+           modeling_mistral4, modeling_layers, modeling_rope_utils)
 INDEXERS = (modeling_deepseek_v32.DeepseekV32Indexer, modeling_glm_moe_dsa.GlmMoeDsaIndexer)
 
 
@@ -129,7 +130,9 @@ def merged_experts(weights, prefix, count):
 class Witness:
     """one checkpoint in the classes of transformers"""
 
-    def __init__(self, name, overrides=None, narrow_angles=False):
+    def __init__(self, name, overrides=None, narrow_angles=False, scaled=False):
+        """scaled: Mistral 4 with YaRN's m^2, as its class has it since July 2026 (huggingface/transformers#47435); else
+        as it was before, and as Mistral's own file says (apply_scale false)"""
         path = os.path.join(TINY, name)
         with open(os.path.join(path, "config.json"), encoding="utf-8") as f:
             given = json.load(f)
@@ -142,7 +145,14 @@ class Witness:
         config = AutoConfig.for_model(given.pop("model_type"), **given)
         config._experts_implementation = "eager"
         torch.set_default_dtype(torch.float64)
-        self.model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().double()
+        if config.model_type == "mistral4":               # AutoModelForCausalLM does not know it
+            self.model = modeling_mistral4.Mistral4ForCausalLM._from_config(config, attn_implementation="eager")
+        else:
+            self.model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        self.model = self.model.eval().double()
+        for layer in self.model.model.layers:
+            if config.model_type == "mistral4" and not scaled:
+                layer.self_attn.scaling = layer.self_attn.qk_head_dim ** -0.5
         self.weights = read_weights(path, [128, 128])
         first = f"model.layers.{self.layers}."
         later = tuple(f"model.layers.{self.layers + k}." for k in range(self.modules))
@@ -282,16 +292,17 @@ def compare(name):
 
 
 def compare_variants():
-    """only those that change config.json: conventions are ours"""
+    """only those that change config.json, or that a class can be told: other conventions are ours"""
     told = {}
     for label, (name, overrides, conventions) in make_truth.VARIANTS.items():
-        if conventions:
+        scaled = conventions == dict(yarn_scale="always")
+        if conventions and not scaled:
             continue
         with open(os.path.join(TRUTH, name + ".json"), encoding="utf-8") as f:
             tokens = json.load(f)["tokens"]
-        ours = Model(os.path.join(TINY, name), overrides).target(tokens)[0][-1]
+        ours = Model(os.path.join(TINY, name), overrides, **conventions).target(tokens)[0][-1]
         with widened(True):
-            told[label] = distance(Witness(name, overrides).target(tokens)[0][-1], ours)
+            told[label] = distance(Witness(name, overrides, scaled=scaled).target(tokens)[0][-1], ours)
         print(f"{label}, widened: {told[label]:.2g}")
     make_truth.write_compact(os.path.join(TRUTH, "variants.transformers.json"), told)
 
@@ -300,7 +311,7 @@ def check_defaults():
     """the table in forward.py against the classes, for every key they have"""
     for kind, model_type in (("DeepseekV2ForCausalLM", "deepseek_v2"), ("DeepseekV3ForCausalLM", "deepseek_v3"),
                              ("Glm4MoeLiteForCausalLM", "glm4_moe_lite"), ("DeepseekV32ForCausalLM", "deepseek_v32"),
-                             ("GlmMoeDsaForCausalLM", "glm_moe_dsa")):
+                             ("GlmMoeDsaForCausalLM", "glm_moe_dsa"), ("Mistral4ForCausalLM", "mistral4")):
         config = AutoConfig.for_model(model_type)
         for key, ours in DEFAULTS[kind].items():
             theirs = getattr(config, key, "no such key")

@@ -46,6 +46,10 @@ DEFAULTS = {
         first_k_dense_replace=3, rms_norm_eps=1e-5, tie_word_embeddings=False, rope_theta=10000.0,
         index_topk=2048, index_n_heads=32, index_head_dim=128, indexer_rope_interleave=True,
         index_share_for_mtp_iteration=False),
+    "Mistral4ForCausalLM": dict(
+        scoring_func="softmax", moe_layer_freq=1, topk_method="group_limited_top2", num_nextn_predict_layers=0,
+        rope_interleave=True, norm_topk_prob=True, routed_scaling_factor=1.0, n_group=1, topk_group=1,
+        first_k_dense_replace=0, rms_norm_eps=1e-6, tie_word_embeddings=False, rope_theta=10000.0),
 }
 
 
@@ -58,7 +62,7 @@ def read_config(path, overrides=None):
     if "rope_parameters" in given:                        # the newer spelling of rope_theta and rope_scaling
         rope = dict(given["rope_parameters"])
         config["rope_theta"] = rope.pop("rope_theta", config["rope_theta"])
-        config["rope_scaling"] = None if rope.get("rope_type", "default") == "default" else rope
+        config["rope_scaling"] = None if rope.get("rope_type", rope.get("type", "default")) == "default" else rope
     return config
 
 
@@ -113,7 +117,7 @@ def read_weights(path, block):
 
 # The first value is the default; what the names mean and who does what: the table of conventions in the semantics.
 CONVENTIONS = {
-    "rope-angle": ("f64", "f32"), "latent-eps": ("1e-6", "config"), "group-mask": ("inf", "zero"),
+    "rope-angle": ("f64", "f32"), "yarn-scale": ("config", "always", "never"), "latent-eps": ("1e-6", "config"), "group-mask": ("inf", "zero"),
     "main-hidden": ("post-norm", "pre-norm"), "draft-hidden": ("post-norm", "pre-norm"),
     "concat": ("embedding-hidden", "hidden-embedding"), "draft-position": ("hidden", "token"),
     "first-embedding": ("kept", "zeroed"),
@@ -183,9 +187,11 @@ class Model(Indexer):
     # -- attention --
 
     def scale(self):
-        """(n+r)^-1/2 x m^2 under YaRN, m = 0.1 mscale_all_dim ln(factor) + 1"""
-        y = self.c["rope_scaling"]
-        m = yarn_mscale(y["factor"], y.get("mscale_all_dim", 0)) if y else 1.0
+        """(n+r)^-1/2 x m^2 under YaRN, m = 0.1 mscale_all_dim ln(factor) + 1; Mistral 4 without m^2"""
+        y, how = self.c["rope_scaling"], self.how["yarn-scale"]
+        mistral = self.c["architectures"][0] == "Mistral4ForCausalLM"
+        scaled = y and (not mistral or y.get("apply_yarn_scaling", False) if how == "config" else how == "always")
+        m = yarn_mscale(y["factor"], y.get("mscale_all_dim", 0)) if scaled else 1.0
         return (self.n + self.r) ** -0.5 * m * m
 
     def rope(self, positions):
@@ -232,6 +238,9 @@ class Model(Indexer):
         kv = self.linear(x, p + "kv_a_proj_with_mqa.weight")                                 # [t,c+r]
         ckv = rms_norm(kv[:, :-r], w[p + "kv_a_layernorm.weight"], self.latent_eps)
         cos, sin = self.rope(positions)
+        y = self.c["rope_scaling"] or {}
+        if "llama_4_scaling_beta" in y:
+            q = q * (1 + y["llama_4_scaling_beta"] * np.log1p(positions // y["original_max_position_embeddings"]))[:, None]
         q_rope, k_rope = (self.rotate(y, cos, sin, self.c["rope_interleave"]) for y in (q[..., n:], kv[:, -r:]))
         if self.how["latent-cache"] == "fp8":
             code, scale = codes(ckv)
@@ -269,14 +278,15 @@ class Model(Indexer):
             choice += w[p + "gate.e_score_correction_bias"]      # the bias elects experts; weights stay unbiased
         if c["topk_method"] != "greedy" and groups > 1:
             of_group = np.sort(choice.reshape(groups, -1), axis=1)
-            score = of_group[:, -2:].sum(axis=1) if c["topk_method"] == "noaux_tc" else of_group[:, -1]
+            score = of_group[:, -1] if c["topk_method"] == "group_limited_greedy" else of_group[:, -2:].sum(axis=1)
             kept, margin = best(score, c["topk_group"]), gap(score, c["topk_group"])
             masked = ~np.isin(np.arange(experts) // (experts // groups), kept)
-            choice[masked] = -np.inf if self.how["group-mask"] == "inf" else 0.0
+            zero = self.how["group-mask"] == "zero" or c["topk_method"] == "group_limited_top2"
+            choice[masked] = 0.0 if zero else -np.inf
         chosen = np.sort(best(choice, top))
         margin = min(margin, gap(choice, top))
         g = s[chosen]
-        if c["scoring_func"] == "sigmoid":
+        if c["scoring_func"] == "sigmoid" or c["topk_method"] == "group_limited_top2":
             g = (g / g.sum() if c["norm_topk_prob"] else g) * c["routed_scaling_factor"]
         else:
             g = g / g.sum() if c["norm_topk_prob"] else g * c["routed_scaling_factor"]

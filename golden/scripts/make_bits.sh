@@ -19,7 +19,7 @@ ids=$("$verbatim" tokenize golden/tale --bos "Once upon a time there was a king 
     echo "$head"
     run golden/gguf/quantised.gguf 48 0 0 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
     run golden/gguf/quantised.gguf 48 0.7 5 70,50,25,75,3 bf16
-    for model in v3 v3-mtp3 v2-lite v2 moonlight glm; do
+    for model in v3 v3-mtp3 v2-lite v2 moonlight glm mistral4; do
         run golden/tiny/$model 64 0 0 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
         run golden/tiny/$model 64 1 7 100,50,25,75,3
         run golden/tiny/$model 64 0.5 3 20,40,60,80,100 bf16

@@ -121,6 +121,18 @@ SHAPES = {
         index_head_dim=128, index_topk_freq=3, index_skip_topk_offset=2, index_share_for_mtp_iteration=True,
         gen=dict(seed=39, planted=0.7, q_gain=1.5, gate_gain=1.5, out_gain=0.45, bias=(0.0, 0.15), latent_gain=0.05,
                  dtype="BF16")),
+    # No MTP layer, no dense layer, queries scaled from position 24 on, a scale of the router that is not 1.
+    "mistral4": dict(
+        {k: v for k, v in COMMON.items() if k not in ("rope_theta", "moe_layer_freq")},
+        architectures=["Mistral4ForCausalLM"], model_type="mistral4", dtype="bfloat16", bos_token_id=1, eos_token_id=2,
+        norm_topk_prob=True, routed_scaling_factor=1.5, first_k_dense_replace=0, hidden_size=64, intermediate_size=96,
+        moe_intermediate_size=12, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2, q_lora_rank=36,
+        kv_lora_rank=32, qk_nope_head_dim=24, qk_rope_head_dim=8, v_head_dim=20, n_routed_experts=8, n_shared_experts=1,
+        num_experts_per_tok=3, n_group=4, topk_group=2, vocab_size=150, max_position_embeddings=1536,
+        rope_parameters=dict(type="yarn", rope_theta=10000.0, factor=64.0, original_max_position_embeddings=24,
+                             max_position_embeddings=1536, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0,
+                             llama_4_scaling_beta=0.1, partial_rotary_factor=0.25),
+        gen=dict(seed=38, planted=0.4, q_gain=1.5, gate_gain=1.5, out_gain=0.6, dtype="BF16")),
 }
 
 
@@ -194,7 +206,7 @@ class Weights:
         if i < c["first_k_dense_replace"]:
             return t + self.mlp("mlp", c["intermediate_size"])
         t += [("mlp.gate.weight", (c["n_routed_experts"], d))]
-        if c["topk_method"] == "noaux_tc":
+        if c.get("topk_method") == "noaux_tc":
             t += [("mlp.gate.e_score_correction_bias", (c["n_routed_experts"],))]
         for e in range(c["n_routed_experts"]):
             t += self.mlp(f"mlp.experts.{e}", c["moe_intermediate_size"])

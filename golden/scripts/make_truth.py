@@ -48,6 +48,7 @@ VARIANTS = {
     "v3/rope-angle-f32": ("v3", {}, dict(rope_angle="f32")),
     "glm/halves": ("glm", dict(rope_interleave=False), {}),
     "glm/latent-eps-config": ("glm", {}, dict(latent_eps="config")),
+    "mistral4/yarn-scale-always": ("mistral4", {}, dict(yarn_scale="always")),
     "moonlight/latent-eps-config": ("moonlight", {}, dict(latent_eps="config")),
 }
 # the same of models with an indexer

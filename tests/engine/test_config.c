@@ -337,7 +337,7 @@ TEST(what_is_not_computed_is_refused_by_name)
         {"hidden_act", "\"a name so long that a message would be nothing else if all of it were shown in it\"",
          "hidden_act \"a name so long that a message would be nothing else if all ... is not supported, only silu"},
         {"scoring_func", "\"sqrtsoftplus\"", "scoring_func \"sqrtsoftplus\" is not supported, only softmax, sigmoid"},
-        {"topk_method", "\"auction\"", "topk_method \"auction\" is not supported, only greedy, group_limited_greedy, noaux_tc"},
+        {"topk_method", "\"auction\"", "topk_method \"auction\" is not supported, only greedy, group_limited_greedy, noaux_tc, group_limited_top2"},
         {"rope_scaling.type", "\"linear\"", "rope_scaling.rope_type \"linear\" is not supported, only default, yarn"},
         {"rope_scaling.type", "\"dynamic\"", "rope_scaling.rope_type \"dynamic\" is not supported, only default, yarn"},
         {"rope_scaling.type", "\"llama3\"", "rope_scaling.rope_type \"llama3\" is not supported, only default, yarn"},
@@ -361,7 +361,7 @@ TEST(what_is_not_computed_is_refused_by_name)
         {"num_attention_heads", "16777216",
          "num_attention_heads * (qk_nope_head_dim + qk_rope_head_dim) is 805306368, the most is 268435456"},
         {"architectures", "[\"LlamaForCausalLM\"]", "architecture \"LlamaForCausalLM\" is not supported, only "
-         "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM, DeepseekV32ForCausalLM and GlmMoeDsaForCausalLM"},
+         "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM, DeepseekV32ForCausalLM, GlmMoeDsaForCausalLM and Mistral4ForCausalLM"},
         {"model_type", "\"deepseek_v32\"",
          "model_type \"deepseek_v32\" with architecture \"DeepseekV3ForCausalLM\" is not supported"},
         {"model_type", "\"deepseek_v2\"",

@@ -46,10 +46,12 @@ void end_dropping(struct gguf_writer *w)
 
 void key(struct gguf_writer *w, const char *name, uint32_t type)
 {
+    char other[96];
     end_dropping(w);
     w->dropping = w->without && !strcmp(w->without, name);
     w->keep = w->keys.used;
-    put_text(&w->keys, name);
+    snprintf(other, sizeof other, "%s.%s", w->architecture ? w->architecture : "deepseek2", name + strlen(OF));
+    put_text(&w->keys, strncmp(name, OF, strlen(OF)) ? name : other);
     put_number(&w->keys, type, 4);
     w->n_keys++;
 }
@@ -305,7 +307,8 @@ static void put_heads(struct gguf_writer *w, const struct config *c, int unsplit
 void put_config(struct gguf_writer *w, const vb_model *m, const struct gguf_choice *o)
 {
     const struct config *c = &m->config;
-    key_string(w, "general.architecture", "deepseek2");
+    w->architecture = c->query_beta > 0 ? "mistral4" : "deepseek2";
+    key_string(w, "general.architecture", w->architecture);
     if (o->alignment)
         key_u32(w, "general.alignment", (int64_t)o->alignment);
     key_u32(w, OF "vocab_size", c->vocab_size);
@@ -335,6 +338,8 @@ void put_config(struct gguf_writer *w, const vb_model *m, const struct gguf_choi
         key_f32(w, OF "rope.scaling.factor", c->rope_factor);
         key_u32(w, OF "rope.scaling.original_context_length", c->rope_original_max_position_embeddings);
         key_f32(w, OF "rope.scaling.yarn_log_multiplier", 0.1 * c->rope_mscale_all_dim);
+        if (c->query_beta > 0)
+            key_f32(w, OF "attention.temperature_scale", c->query_beta);
         if (c->rope_beta_fast != 32)
             key_f32(w, OF "rope.scaling.yarn_beta_fast", c->rope_beta_fast);
     }

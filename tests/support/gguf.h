@@ -30,6 +30,7 @@ struct gguf_writer {
     const char *without; /* the name of a key that is left out; NULL: none */
     size_t keep;         /* while `dropping` is set: the offset in `keys` of the key that is left out */
     int dropping;
+    const char *architecture; /* replaces "deepseek2" at the beginning of keys; NULL: nothing does */
 };
 
 /* ---- metadata ---- */
@@ -81,7 +82,7 @@ void put_vector(struct gguf_writer *w, const char *prefix, const char *name, con
 void put_layer(struct gguf_writer *w, const struct config *c, const struct layer *l, int index, const struct gguf_choice *o);
 void put_model(struct gguf_writer *w, const vb_model *m, const struct gguf_choice *o);
 
-#define OF "deepseek2." /* the prefix of the architecture's keys */
+#define OF "deepseek2." /* the prefix of the architecture's keys, unless the writer has another architecture */
 
 /* Writes the keys for the config. */
 void put_config(struct gguf_writer *w, const vb_model *m, const struct gguf_choice *o);
