@@ -92,7 +92,12 @@ int vb_convention_at(size_t i, vb_convention *out)
     return 1;
 }
 
-int vb_model_convention(const vb_model *model, size_t i) { return i < CONVENTIONS ? model->config.conventions.value[i] : 0; }
+int vb_model_convention(const vb_model *model, size_t i)
+{
+    if (i >= CONVENTIONS)
+        return 0;
+    return convention_row(i)->of_indexer && !model->config.index_topk ? -1 : model->config.conventions.value[i];
+}
 
 int vb_system_at(size_t i, vb_system *out)
 {

@@ -58,7 +58,9 @@ typedef struct vb_convention {
 } vb_convention;
 /* Fills *out with convention i, counted from 0, and returns 1. Returns 0 if there are fewer. The strings are constants. */
 int vb_convention_at(size_t i, vb_convention *out);
-int vb_model_convention(const vb_model *model, size_t i); /* index in `values` of the value that convention i has in this model */
+/* Returns the index in `values` of the value that convention i has in this model, or -1 if convention i cannot change anything in
+ * this model, because it concerns sparse attention and the model has none. */
+int vb_model_convention(const vb_model *model, size_t i);
 /* Another system whose conventions can be selected with "as=NAME". */
 typedef struct vb_system {
     const char *name, *conventions, *draft, *evidence; /* conventions: a list as in vb_model_options; draft: the draft method;

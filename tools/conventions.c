@@ -98,7 +98,7 @@ static size_t settings_of(const struct cli *c, struct conventions_setting *s)
     vb_system p;
     char list[96];
     for (size_t i = 0; vb_convention_at(i, &r); i++)
-        for (int v = 1; v < VB_CONVENTION_VALUES && r.values[v]; v++) {
+        for (int v = 1; vb_model_convention(c->model, i) >= 0 && v < VB_CONVENTION_VALUES && r.values[v]; v++) {
             snprintf(list, sizeof list, "%s=%s", r.name, r.values[v]);
             add(s, &count, draft, list, r.changes_output);
         }

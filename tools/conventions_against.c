@@ -281,7 +281,7 @@ static int sweep(struct search *s, int *changed)
     *changed = 0;
     vb_convention c;
     for (size_t k = 0; vb_convention_at(k, &c); k++)
-        for (unsigned char v = 0; v < VB_CONVENTION_VALUES && c.values[v]; v++) {
+        for (unsigned char v = 0; vb_model_convention(s->c->model, k) >= 0 && v < VB_CONVENTION_VALUES && c.values[v]; v++) {
             struct trial t;
             size_t at;
             if (v == s->current.value[k])
@@ -306,6 +306,8 @@ static int tell(struct search *s, json_t *rows)
 {
     vb_convention c;
     for (size_t k = 0; vb_convention_at(k, &c); k++) {
+        if (vb_model_convention(s->c->model, k) < 0)
+            continue;
         double here = 0, there = 0;
         char name[160] = "";
         for (unsigned char v = 0; v < VB_CONVENTION_VALUES && c.values[v]; v++) {
@@ -359,7 +361,7 @@ int conventions_against(struct cli *c)
     json_t *rows = json_array();
     vb_convention convention;
     for (size_t k = 0; vb_convention_at(k, &convention) && k < MOST_CONVENTIONS; k++)
-        s.current.value[k] = (unsigned char)vb_model_convention(c->model, k);
+        s.current.value[k] = (unsigned char)(vb_model_convention(c->model, k) > 0 ? vb_model_convention(c->model, k) : 0);
     int changed = 1, code = read_dump(c, &dump, layers_of(c->model));
     if (code == EXIT_DONE && c->tokens) {
         code = cli_prompt(c, &s.ids, &s.count);

@@ -78,10 +78,15 @@ TEST(a_check_reads_every_byte)
     vb_model_close(m);
 }
 
+static int is_sparse(const char *name)
+{
+    return strstr(name, "index") || !strcmp(name, "mtp-set") || !strcmp(name, "latent-cache");
+}
+
 /* Each value of each convention, and each system, opens a model that says so. */
 TEST(listed_conventions_are_those_that_a_model_takes)
 {
-    vb_convention c;
+    vb_convention c, c_of_k;
     vb_system s;
     size_t conventions = 0, systems = 0;
     for (size_t i = 0; vb_convention_at(i, &c); i++, conventions++)
@@ -89,8 +94,8 @@ TEST(listed_conventions_are_those_that_a_model_takes)
             char list[128];
             snprintf(list, sizeof list, "%s=%s", c.name, c.values[v]);
             vb_model *m = model_of("golden/tiny/v3", &(vb_model_options){.conventions = list});
-            for (size_t k = 0; vb_convention_at(k, &(vb_convention){0}); k++)
-                assert_int_equal(vb_model_convention(m, k), k == i ? v : 0);
+            for (size_t k = 0; vb_convention_at(k, &c_of_k); k++) /* of sparse attention, which v3 lacks: -1 */
+                assert_int_equal(vb_model_convention(m, k), is_sparse(c_of_k.name) ? -1 : k == i ? v : 0);
             vb_model_close(m);
         }
     for (size_t i = 0; vb_system_at(i, &s); i++, systems++) {
@@ -104,7 +109,7 @@ TEST(listed_conventions_are_those_that_a_model_takes)
         assert_string_equal(by_name.conventions, by_list.conventions);
         int changes = 0;
         for (size_t k = 0; vb_convention_at(k, &c); k++)
-            changes |= c.changes_output && vb_model_convention(a, k);
+            changes |= c.changes_output && vb_model_convention(a, k) > 0;
         assert_int_equal(changes, s.changes_output);
         vb_model_close(a);
         vb_model_close(b);
