@@ -16,6 +16,12 @@
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define K_MAX 6 /* drafts in golden/truth */
+#define OK(call)                        \
+    do {                                \
+        vb_error err = {0};             \
+        if (call)                       \
+            fail_msg("%s", err.message); \
+    } while (0)
 
 static const char *const checkpoints[] = {TINY_CHECKPOINTS(TINY_NAME) NULL};
 

@@ -12,6 +12,12 @@
 static const char *const checkpoints[] = {TINY_WITH_INDEXER(TINY_NAME) NULL};
 
 #define K_MAX 6 /* drafts in golden/truth */
+#define OK(call)                        \
+    do {                                \
+        vb_error err = {0};             \
+        if (call)                       \
+            fail_msg("%s", err.message); \
+    } while (0)
 
 static struct conventions conventions_of(const char *list)
 {
@@ -252,21 +258,6 @@ TEST(while_all_positions_are_kept_the_logits_are_those_without_an_indexer)
 
 /* ---- forced positions ----------------------------------------------------------------------------------------------------- */
 
-struct kept {
-    int32_t *sets;
-    int layers, topk;
-};
-
-static void keep_set(void *context, const struct reference_value *v)
-{
-    struct kept *k = context;
-    if (strcmp(v->name, "index_set"))
-        return;
-    for (int i = 0; i < v->rows; i++)
-        for (int j = 0; j < k->topk; j++)
-            k->sets[(i * k->layers + v->layer) * k->topk + j] = j < v->cols ? (int32_t)v->data[i * v->cols + j] : -1;
-}
-
 TEST(forced_positions_replace_the_chosen_ones)
 {
     struct reference *r = open_tiny_reference("glm5");
@@ -275,20 +266,17 @@ TEST(forced_positions_replace_the_chosen_ones)
     int S = read_tokens(json_object_get(told, "tokens"), tokens), topk = r->config.index_topk, layers = r->config.num_hidden_layers;
     size_t V = r->config.dims.V, bytes = (size_t)S * V * sizeof(double);
     double *plain = doubles((size_t)S * V), *other = doubles((size_t)S * V);
-    struct kept kept = {calloc((size_t)(S * layers * topk), sizeof(int32_t)), layers, topk};
-    assert_non_null(kept.sets);
-    memset(kept.sets, 0xff, (size_t)(S * layers * topk) * sizeof(int32_t));
-    struct reference_options force = {.sets = kept.sets, .set_tokens = S, .set_layers = layers};
-    OK(reference_forward(r, &(struct reference_options){.hook = keep_set, .hook_context = &kept}, tokens, S, NULL, plain, &err));
+    int32_t *sets = reference_sets(r, NULL, tokens, S), *last = sets + ((S - 1) * layers + 1) * topk;
+    struct reference_options force = {.sets = sets, .set_tokens = S, .set_layers = layers};
+    OK(reference_forward(r, NULL, tokens, S, NULL, plain, &err));
     force.conventions = conventions_of("indexer-ties=highest");
     OK(reference_forward(r, &force, tokens, S, NULL, other, &err));
     assert_memory_equal(plain, other, bytes); /* what would have been chosen does not matter */
-    int32_t *last = kept.sets + ((S - 1) * layers + 1) * topk;
     last[topk - 1] = -1; /* the last row of layer 1, and of the layers that share its positions */
     OK(reference_forward(r, &force, tokens, S, NULL, other, &err));
     assert_memory_equal(plain, other, bytes - V * sizeof *plain);
     assert_memory_not_equal(plain, other, bytes);
-    free(kept.sets);
+    free(sets);
     free(plain);
     free(other);
     json_decref(told);

@@ -73,6 +73,40 @@ void variant_make(char dir[64], const char *name, json_t *keys)
     closedir(files);
 }
 
+struct kept {
+    int32_t *sets;
+    int layers, topk;
+};
+
+static void keep_set(void *context, const struct reference_value *v)
+{
+    struct kept *k = context;
+    if (strcmp(v->name, "index_set"))
+        return;
+    for (int i = 0; i < v->rows; i++)
+        for (int j = 0; j < k->topk; j++)
+            k->sets[(i * k->layers + v->layer) * k->topk + j] = j < v->cols ? (int32_t)v->data[i * v->cols + j] : -1;
+}
+
+int32_t *reference_sets(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int S)
+{
+    const struct config *c = reference_config(r);
+    struct kept kept = {NULL, c->num_hidden_layers, c->index_topk};
+    struct reference_options o = options ? *options : (struct reference_options){0};
+    size_t size = (size_t)S * (size_t)kept.layers * (size_t)kept.topk * sizeof *kept.sets;
+    vb_error err;
+    if (!kept.topk)
+        return NULL;
+    kept.sets = malloc(size);
+    assert_non_null(kept.sets);
+    memset(kept.sets, 0xff, size);
+    o.hook = keep_set;
+    o.hook_context = &kept;
+    if (reference_forward(r, &o, tokens, S, NULL, NULL, &err))
+        fail_msg("%s", err.message);
+    return kept.sets;
+}
+
 void check_target(const char *name, const char *suffix, const struct reference_options *options, double bound)
 {
     struct reference *r = open_tiny_reference(name);
@@ -84,7 +118,9 @@ void check_target(const char *name, const char *suffix, const struct reference_o
     int32_t tokens[256];
     int S = read_tokens(json_object_get(told, "tokens"), tokens);
     double *logits = doubles((size_t)S * c->vocab_size), *hidden = doubles((size_t)S * c->hidden_size);
-    OK(reference_forward(r, options, tokens, S, hidden, logits, &err));
+    vb_error err;
+    if (reference_forward(r, options, tokens, S, hidden, logits, &err))
+        fail_msg("%s", err.message);
     check_distance(file, "logits", &g, logits, bound);
     if (json_object_get(g.header, "hidden"))
         check_distance(file, "hidden", &g, hidden, bound);

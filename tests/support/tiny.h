@@ -5,7 +5,7 @@
 
 #define TINY_CHECKPOINTS(X) X("v3", 1) X("v3-mtp3", 3) X("glm", 1) X("v2", 0) X("v2-lite", 0) X("moonlight", 0) X("mistral4", 0)
 
-/* Checkpoints with an indexer (sparse attention), which only the reference computes. */
+/* Checkpoints with an indexer (sparse attention). */
 #define TINY_WITH_INDEXER(X) X("v32", 1) X("glm5", 1)
 
 /* The first three macros make the elements of an array: the names of the checkpoints, their paths, or their numbers of modules.
