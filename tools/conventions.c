@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tools/conventions.h"
+#include "tools/score/compare.h"
 
 #define MOST_SETTINGS 64
 #define MOST_WINDOWS 8
@@ -28,6 +29,25 @@ struct conventions_text {
 
 /* --- the list of conventions --- */
 
+/* Points on which engines differ that no model computes otherwise, so --convention does not set them: where they are found, the
+ * values, and who has which. */
+static const struct found_row {
+    const char *name, *values, *who, *by;
+} found_rows[] = {
+    {"logprobs", "raw, temperature",
+     "raw: vLLM since V1 (logprobs_mode raw_logprobs), llama.cpp, SGLang with SGLANG_RETURN_ORIGINAL_LOGPROB; temperature (the logits are divided by it): "
+     "SGLang, vLLM with processed_logprobs, vLLM V0",
+     "MODEL --against FILE.jsonl"},
+};
+
+static json_t *list_of_values(const char *values)
+{
+    json_t *list = json_array();
+    for (const char *at = values; *at; at += strcspn(at, ", "), at += strspn(at, ", "))
+        json_array_append_new(list, json_stringn(at, strcspn(at, ", ")));
+    return list;
+}
+
 static json_t *values_of(const vb_convention *r)
 {
     json_t *values = json_array();
@@ -44,6 +64,9 @@ static int list_json(void)
     for (size_t i = 0; vb_convention_at(i, &r); i++)
         json_array_append_new(rows, json_pack("{s:s,s:s,s:o,s:s}", "name", r.name, "of", r.changes_output ? "target" : "draft", "values",
                                               values_of(&r), "who", r.who));
+    for (size_t i = 0; i < sizeof found_rows / sizeof *found_rows; i++)
+        json_array_append_new(rows, json_pack("{s:s,s:s,s:o,s:s}", "name", found_rows[i].name, "of", "files", "values",
+                                              list_of_values(found_rows[i].values), "who", found_rows[i].who));
     for (size_t i = 0; vb_system_at(i, &p); i++)
         json_array_append_new(systems, json_pack("{s:s,s:s,s:s,s:s}", "name", p.name, "sets", p.conventions, "draft", p.draft,
                                                  "evidence", p.evidence));
@@ -67,6 +90,10 @@ static int list(const struct cli *c)
             puts("\nof the target: they change the output");
         printf("  %-16s %-34s %s\n", r.name, values, r.who);
     }
+    puts("\nof files: --against finds them, and no option sets them");
+    for (size_t i = 0; i < sizeof found_rows / sizeof *found_rows; i++)
+        printf("  %-16s %-34s %s\n  %-16s found by verbatim conventions %s\n", found_rows[i].name, found_rows[i].values, found_rows[i].who, "",
+               found_rows[i].by);
     puts("\n--as SYSTEM");
     for (size_t i = 0; vb_system_at(i, &p); i++)
         printf("  %-13s %s\n  %-13s drafts with %s; %s\n", p.name, *p.conventions ? p.conventions : "(the defaults)", "", p.draft, p.evidence);
@@ -209,7 +236,7 @@ static int run(struct cli *c)
     int code = cli_open(c);
     c->prompt_file = c->file;
     if (code == EXIT_DONE && c->against)
-        return conventions_against(c);
+        return scored_is(c->against) ? conventions_against_scores(c) : conventions_against(c);
     if (code == EXIT_DONE && !vb_mtp_modules(c->model))
         code = cli_fail(c, EXIT_USAGE, "%s has no MTP modules: it drafts nothing", c->model_dir);
     if (code == EXIT_DONE && !c->file == !c->tokens)
@@ -255,6 +282,8 @@ const struct command command_conventions = {
     "method, each convention changed alone, and all conventions of each system. For each setting, prints the tokens per forward\n"
     "pass and the acceptance at each draft depth. The command also checks that conventions about drafting do not change any logit\n"
     "of the output. If one of them does, the exit code is 3.\n"
-    "With --against, searches for the conventions that reproduce a dump.\n",
+    "With --against, searches for the conventions that reproduce a dump. If DUMP is a file of log-probabilities (.jsonl or .json, as\n"
+    "`score`, SGLang or vLLM write them), finds out whether they are raw or at the temperature. The temperature is in the file, or\n"
+    "--temperature gives it.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_EVAL | TAKES_LENGTH | TAKES_DRAFT | TAKES_SAMPLING | TAKES_NO_MODEL | TAKES_AGAINST,
     run, notes, COMPARES_SYSTEMS, NULL};

@@ -144,6 +144,57 @@ TEST(a_dump_with_drafts_tells_the_conventions_of_its_modules)
     remove_dir(dir);
 }
 
+/* The scores of a text by the program itself, or the mean of both kinds. */
+static void write_scores(const char *to, const json_t *score, int of_raw, int of_temperature)
+{
+    json_t *raw = json_object_get(score, "logprobs"), *scaled = json_object_get(score, "logprobs_at_temperature"), *both = json_array();
+    for (size_t i = 0; i < json_array_size(raw); i++)
+        json_array_append_new(both, json_real((of_raw * json_number_value(json_array_get(raw, i)) +
+                                               of_temperature * json_number_value(json_array_get(scaled, i))) / (of_raw + of_temperature)));
+    json_t *text = json_pack("{s:O,s:o}", "tokens", json_object_get(score, "tokens"), "logprobs", both);
+    assert_int_equal(json_dump_file(text, to, 0), 0);
+    json_decref(text);
+}
+
+TEST(log_probabilities_are_told_to_be_raw_or_at_the_temperature)
+{
+    static const struct { int raw, scaled; const char *temperature, *value; int code; } cases[] = {
+        {1, 0, "0.7", "raw", 0}, {0, 1, "0.7", "temperature", 0}, {0, 1, "1", NULL, 0}, {0, 1, "0", NULL, 0}, {1, 1, "0.7", NULL, 3}};
+    char dir[64], in[96], out[96], path[96];
+    make_dir(dir);
+    snprintf(in, sizeof in, "%s/in.jsonl", dir);
+    snprintf(out, sizeof out, "%s/out.jsonl", dir);
+    snprintf(path, sizeof path, "%s/theirs.jsonl", dir);
+    FILE *f = fopen(in, "w");
+    assert_non_null(f);
+    fputs("{\"prompt\": [5, 6], \"response\": [7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19], \"temperature\": 0.7}\n", f);
+    fclose(f);
+    struct said s = RUN("score", MODEL, "--file", in, "-o", out);
+    expect_code(&s, 0);
+    forget(&s);
+    json_t *score = json_load_file(out, 0, NULL);
+    assert_non_null(score);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_scores(path, score, cases[i].raw, cases[i].scaled);
+        s = RUN("conventions", MODEL, "--against", path, "--temperature", cases[i].temperature, "--json");
+        expect_code(&s, cases[i].code);
+        json_t *found = json_loads(s.out, 0, NULL);
+        expect_keys(found, cases[i].value ? "name:s value:s told:b tokens:i rms_raw:r rms_temperature:r" : "name:s value:n told:b tokens:i rms_raw:r rms_temperature:r");
+        assert_int_equal(json_is_true(json_object_get(found, "told")), cases[i].value != NULL);
+        if (cases[i].value)
+            assert_string_equal(string(found, "value"), cases[i].value);
+        json_decref(found);
+        forget(&s);
+    }
+    s = RUN("conventions", MODEL, "--against", out); /* the file says its temperature */
+    expect_code(&s, 0);
+    assert_non_null(strstr(s.out, "logprobs         raw               13 tokens: RMS 0 nats away, otherwise"));
+    forget(&s);
+    expect_failure(RUN("conventions", "golden/tiny/v2", "--against", in), 1, "wanted arrays tokens and logprobs");
+    json_decref(score);
+    remove_dir(dir);
+}
+
 TEST(what_is_wrong_is_said_in_a_sentence)
 {
     expect_failure(RUN("conventions", MODEL), 2, "wanted one of --file and --tokens, found neither");
@@ -168,6 +219,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_convention_of_the_target_changes_the_fingerprint_and_one_of_drafting_does_not),
         cmocka_unit_test(the_conventions_of_a_dump_are_found),
         cmocka_unit_test(a_dump_with_drafts_tells_the_conventions_of_its_modules),
+        cmocka_unit_test(log_probabilities_are_told_to_be_raw_or_at_the_temperature),
         cmocka_unit_test(what_is_wrong_is_said_in_a_sentence),
     };
     find_verbatim(argc, argv);

@@ -24,21 +24,18 @@ static int take_row(void *context, int depth, size_t index, const float *logits,
     return 0;
 }
 
-/* Computes the log-probabilities of a text. If `routes` has experts, they are forced; else it receives those that were taken, in
- * memory that the caller frees. */
-static int compute(const struct cli *c, struct score_run *r, vb_routes *routes)
+int scored_compute(const struct cli *c, const struct scored *text, vb_row_callback row, void *context, vb_routes *routes)
 {
     vb_session_options o = c->session;
     vb_session *session = NULL;
     vb_routes taken;
     vb_error err;
-    o.context = (int32_t)r->text->count;
+    o.context = (int32_t)text->count;
     o.routes = *routes;
     vb_model_routes(c->model, &taken);
     o.record_routes = !routes->experts && taken.top_k;
-    r->V = (size_t)vb_vocab_size(c->model);
-    int failed = vb_session_open(&session, c->model, &o, &err) || vb_append(session, r->text->tokens, r->text->count, &err) ||
-                 vb_evaluate(session, 0, take_row, r, &err);
+    int failed = vb_session_open(&session, c->model, &o, &err) || vb_append(session, text->tokens, text->count, &err) ||
+                 vb_evaluate(session, 0, row, context, &err);
     if (!failed && vb_session_routes(session, &taken)) {
         size_t bytes = taken.tokens * (size_t)taken.layers * (size_t)taken.top_k * sizeof *taken.experts;
         *routes = taken;
@@ -51,12 +48,13 @@ static int compute(const struct cli *c, struct score_run *r, vb_routes *routes)
 static int measure_text(const struct cli *exact, const struct cli *rounded, const struct scored *text, double *sum, size_t *count)
 {
     double *logprobs = cli_must(calloc(2 * text->count + 1, sizeof *logprobs));
-    struct score_run a = {.text = text, .logprobs = logprobs}, b = {.text = text, .logprobs = logprobs + text->count};
+    size_t V = (size_t)vb_vocab_size(exact->model);
+    struct score_run a = {text, V, logprobs}, b = {text, V, logprobs + text->count};
     vb_routes routes = {0};
-    int code = compute(exact, &a, &routes);
+    int code = scored_compute(exact, text, take_row, &a, &routes);
     void *copy = (void *)(uintptr_t)routes.experts;
     if (code == EXIT_DONE)
-        code = compute(rounded, &b, &routes);
+        code = scored_compute(rounded, text, take_row, &b, &routes);
     for (size_t i = 1; i < text->count && code == EXIT_DONE; i++)
         if (!isnan(text->logprobs[i]) && isfinite(a.logprobs[i] - b.logprobs[i])) {
             double r = (a.logprobs[i] - b.logprobs[i]) / scored_weight(a.logprobs[i], b.logprobs[i]);

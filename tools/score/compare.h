@@ -69,6 +69,10 @@ double scored_weight(double a, double b);
  * errors. */
 int scores_measure(const struct cli *c, const struct scored_file *f, double *rms);
 
+/* Computes the logits of every row of a text with c->model, and calls `row` for each row. If `routes` has experts, they are forced; else it
+ * receives those that were taken, in memory that the caller frees. Reports errors. */
+int scored_compute(const struct cli *c, const struct scored *text, vb_row_callback row, void *context, vb_routes *routes);
+
 /* Compares the files c->model_dir and c->other, and prints the result. Returns an exit code. Reports errors. */
 int scores_compare(struct cli *c);
 
