@@ -163,6 +163,60 @@ TEST(generate_and_eval_take_and_write_routes)
     json_decref(plain), json_decref(same);
 }
 
+#define FORCED "{\"routed_experts\": [[[0,0,0],[1,2,3],[4,5,6]],[[0,0,0],[1,2,3],[4,5,6]]]}"
+
+/* The answer to line `index` in a file of answers. */
+static json_t *answer_of(const char *answers, size_t index)
+{
+    size_t size;
+    char *text = bytes_of(answers, &size);
+    json_t *found = NULL, *one;
+    for (char *at = text; at < text + size; at = strchr(at, '\n') + 1) {
+        one = json_loads(at, JSON_DISABLE_EOF_CHECK, NULL);
+        assert_non_null(one);
+        if (integer(one, "index") == (long long)index && !found)
+            found = json_incref(one);
+        json_decref(one);
+    }
+    free(text);
+    assert_non_null(found);
+    return found;
+}
+
+TEST(lines_of_prompts_take_forced_routes_as_a_single_prompt_does)
+{
+    static char lines[1200];
+    const char *routes = in_dir(0, "routes.json"), *prompts = in_dir(1, "prompts.jsonl"), *answers = in_dir(2, "answers.jsonl");
+    put_text(routes, FORCED);
+    snprintf(lines, sizeof lines,
+             "{\"tokens\": [5,6,7], \"routes_in\": \"%s\"}\n{\"tokens\": [5,6,7]}\n"
+             "{\"tokens\": [5,6,7], \"routed_experts\": [[[0,0,0],[1,2,3],[4,5,6]],[[0,0,0],[1,2,3],[4,5,6]]]}\n"
+             "{\"tokens\": [5,6,7], \"draft\": \"ngram\", \"routes_in\": \"%s\"}\n", routes, routes);
+    put_text(prompts, lines);
+    json_t *forced = JSON("generate", V3, "--tokens", "5,6,7", "-n", "8", "--ignore-eos", "--routes-in", routes);
+    json_t *free_ = JSON("generate", V3, "--tokens", "5,6,7", "-n", "8", "--ignore-eos");
+    assert_string_not_equal(string(forced, "fingerprint"), string(free_, "fingerprint"));
+    done(RUN("generate", V3, "--prompts", prompts, "-o", answers, "-n", "8", "--ignore-eos"));
+    for (size_t i = 0; i < 4; i++) {
+        json_t *one = answer_of(answers, i);
+        expect_same(one, i == 1 ? free_ : forced, "fingerprint", "a line of prompts");
+        expect_same(one, i == 1 ? free_ : forced, "tokens", "a line of prompts");
+        json_decref(one);
+    }
+    json_decref(forced), json_decref(free_);
+    done(RUN("generate", V3, "--prompts", prompts, "-o", answers, "-n", "8", "--ignore-eos")); /* all answers are there */
+    put_text(routes, "{\"routed_experts\": [[[0,0,0],[1,2,3],[4,5,6]],[[0,0,0],[1,2,3],[4,5,7]]]}");
+    expect_failure(RUN("generate", V3, "--prompts", prompts, "-o", answers, "-n", "8", "--ignore-eos"), 1, "line 1");
+    put_text(prompts, "{\"tokens\": [5,6,7,8], \"routed_experts\": [[[0,0,0],[1,2,3],[4,5,6]]]}");
+    expect_failure(RUN("generate", V3, "--prompts", prompts), 1, "line 1: routed_experts: it has routes of 1 tokens, the text has 4");
+    put_text(prompts, "{\"tokens\": [5], \"routed_experts\": [], \"routes_in\": \"x\"}");
+    expect_failure(RUN("generate", V3, "--prompts", prompts), 2, "line 1: wanted one of routed_experts and routes_in");
+    put_text(prompts, "{\"tokens\": [5], \"routes_in\": 3}");
+    expect_failure(RUN("generate", V3, "--prompts", prompts), 2, "line 1: routes_in is 3, wanted the name of a file of routes");
+    put_text(prompts, "{\"tokens\": [5], \"routes_in\": \"/nothing/here\"}");
+    expect_failure(RUN("generate", V3, "--prompts", prompts), 1, "/nothing/here");
+}
+
 TEST(a_session_with_forced_routes_wants_them_again)
 {
     const char *session = in_dir(0, "session"), *routes = in_dir(1, "routes.json");
@@ -219,6 +273,7 @@ int main(int argc, char **argv)
         IN_DIR(all_formats_hold_the_same_routes),
         IN_DIR(base64_is_that_of_the_standard),
         IN_DIR(generate_and_eval_take_and_write_routes),
+        IN_DIR(lines_of_prompts_take_forced_routes_as_a_single_prompt_does),
         IN_DIR(a_session_with_forced_routes_wants_them_again),
         IN_DIR(an_invalid_file_is_one_sentence),
     };

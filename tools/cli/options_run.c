@@ -227,8 +227,9 @@ const struct option options_to_run[] = {
     {"--prompts", NULL, "FILE", MANY_OPTIONS, TAKES_PROMPTS | TAKES_TRACE, TEXT_VALUE, AT(prompts), 0, 0,
      "Answer many prompts at the same time. Each line of FILE is a JSON object with one of the keys prompt, tokens and messages. (If "
      "FILE is -, stdin is read.) The object may also have id, max_tokens, seed, temperature, top_k, top_p, min_p, repetition_penalty, "
-     "presence_penalty, frequency_penalty, stop, draft and draft_tokens, which replace the options of the command line. Each answer is "
-     "the same as that of a run with this prompt alone."},
+     "presence_penalty, frequency_penalty, stop, draft and draft_tokens, which replace the options of the command line, and "
+     "routed_experts or routes_in: experts, or the name of a file as for --routes-in. Each answer is the same as that of a run with "
+     "this prompt alone."},
     {"-o", NULL, "FILE", MANY_OPTIONS, TAKES_PROMPTS | TAKES_SCORE, TEXT_VALUE, AT(out), 0, 0,
      "With --prompts: append each answer to FILE when it is complete (default: stdout). Answers that are already in FILE are not "
      "computed again, so you can repeat the same command after Ctrl-C or a crash to continue."},

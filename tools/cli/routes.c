@@ -231,7 +231,7 @@ static int read_json(const struct cli *c, const char *path, const char *text, si
 
 /* ---- --routes-in ------------------------------------------------------------------------------------------------------- */
 
-static int read_file(struct cli *c, const char *path, vb_routes *out)
+int routes_of_file(const struct cli *c, const char *path, vb_routes *out, int32_t **experts)
 {
     char *text;
     size_t size, at = 0;
@@ -248,12 +248,21 @@ static int read_file(struct cli *c, const char *path, vb_routes *out)
     if (is_npy(text, size)) {
         code = read_npy(c, path, text, size, &n);
         if (code == EXIT_DONE)
-            code = take(c, path, &n, out, &c->routes);
+            code = take(c, path, &n, out, experts);
     } else {
-        code = is_json ? read_json(c, path, text, size, out, &c->routes) : read_safetensors(c, path, out, &c->routes);
+        code = is_json ? read_json(c, path, text, size, out, experts) : read_safetensors(c, path, out, experts);
     }
     vb_free(NULL, text);
     return code;
+}
+
+int routes_check(const struct cli *c, const char *name, const vb_routes *routes, size_t tokens, size_t most)
+{
+    if (routes->tokens + 1 < tokens)
+        return cli_fail(c, EXIT_OTHER, "%.256s: it has routes of %zu tokens, the text has %zu", name, routes->tokens, tokens);
+    if (routes->tokens > most)
+        return cli_fail(c, EXIT_OTHER, "%.256s: it has routes of %zu tokens, the text only has %zu", name, routes->tokens, most);
+    return EXIT_DONE;
 }
 
 int cli_routes_in(struct cli *c, size_t tokens, size_t most)
@@ -262,12 +271,8 @@ int cli_routes_in(struct cli *c, size_t tokens, size_t most)
     c->session.record_routes = c->routes_out != NULL;
     if (!c->routes_in)
         return EXIT_DONE;
-    int code = read_file(c, c->routes_in, r);
-    if (code == EXIT_DONE && r->tokens + 1 < tokens)
-        code = cli_fail(c, EXIT_OTHER, "%.256s: it has routes of %zu tokens, the text has %zu", c->routes_in, r->tokens, tokens);
-    if (code == EXIT_DONE && r->tokens > most)
-        code = cli_fail(c, EXIT_OTHER, "%.256s: it has routes of %zu tokens, the text only has %zu", c->routes_in, r->tokens, most);
-    return code;
+    int code = routes_of_file(c, c->routes_in, r, &c->routes);
+    return code == EXIT_DONE ? routes_check(c, c->routes_in, r, tokens, most) : code;
 }
 
 /* ---- --routes-out ------------------------------------------------------------------------------------------------------ */

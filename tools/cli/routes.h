@@ -18,6 +18,10 @@
 /* Reads the file of --routes-in, if there is one, into c->session.routes. The model must be open. The file must have rows for at
  * least tokens - 1 and at most `most` tokens. With --routes-out, sets c->session.record_routes. Reports errors. */
 int cli_routes_in(struct cli *c, size_t tokens, size_t most);
+/* Reads a file of routes. The caller frees *experts, to which routes->experts points. Reports errors. */
+int routes_of_file(const struct cli *c, const char *path, vb_routes *routes, int32_t **experts);
+/* Checks that there are routes of at least tokens - 1 and at most `most` tokens. `name` says in messages where they come from. */
+int routes_check(const struct cli *c, const char *name, const vb_routes *routes, size_t tokens, size_t most);
 /* Reads the routes in a JSON value; `name` says in messages where it comes from. The caller frees *experts, to which
  * routes->experts points. Reports errors. */
 int routes_of_json(const struct cli *c, const char *name, const json_t *value, vb_routes *routes, int32_t **experts);

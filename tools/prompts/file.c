@@ -61,6 +61,8 @@ void prompt_key(const struct prompt_line *line, const char settings[SETTINGS_SIZ
     SHA256Init(&h);
     SHA256Update(&h, (const uint8_t *)settings, SETTINGS_SIZE - 1);
     SHA256Update(&h, (const uint8_t *)line->text, line->size);
+    if (line->routes)
+        SHA256Update(&h, (const uint8_t *)&line->routes, sizeof line->routes);
     SHA256End(&h, digest);
     memcpy(key, digest, KEY_SIZE - 1);
     key[KEY_SIZE - 1] = '\0';

@@ -1,4 +1,5 @@
 /* tools/prompts/line.c -- parses one line of a file of prompts, such as {"prompt": "Once", "max_tokens": 20, ...}. */
+#include "tools/cli/routes.h"
 #include "tools/prompts/prompts.h"
 
 #include <math.h>
@@ -31,6 +32,8 @@ static const struct prompt_key {
     {"frequency_penalty", REAL, offsetof(struct prompt, sampling.frequency_penalty), -1e30, 1e30},
     {"stop", ELSEWHERE, 0, 0, 0},
     {"draft", ELSEWHERE, 0, 0, 0},
+    {"routed_experts", ELSEWHERE, 0, 0, 0},
+    {"routes_in", ELSEWHERE, 0, 0, 0},
     {"draft_tokens", WHOLE, offsetof(struct prompt, draft_tokens), 0, VB_MAX_DRAFT},
 };
 #define NUM_KEYS (sizeof keys / sizeof *keys)
@@ -199,6 +202,29 @@ static int read_prompt(struct cli *c, struct prompt *p)
     return ids ? read_ids(c, p, ids) : encode(c, p, text, messages);
 }
 
+/* Forced routes: in the line itself, as other engines return them, or in a file. */
+static int read_routes(const struct cli *c, struct prompt *p)
+{
+    const json_t *experts = member(p, "routed_experts"), *file = member(p, "routes_in");
+    const char *name = file ? json_string_value(file) : "routed_experts";
+    if (!experts && !file)
+        return EXIT_DONE;
+    if (experts && file)
+        return cli_fail(c, EXIT_USAGE, "wanted one of routed_experts and routes_in");
+    if (!name)
+        return wrong(c, "routes_in", file, "the name of a file of routes");
+    int code = file ? routes_of_file(c, name, &p->routes, &p->experts) : routes_of_json(c, name, p->json, &p->routes, &p->experts);
+    return code == EXIT_DONE ? routes_check(c, name, &p->routes, p->count, SIZE_MAX) : code; /* as cli_routes_in for one prompt */
+}
+
+uint32_t prompt_routes_hash(const vb_routes *routes)
+{
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    for (size_t i = 0; i < routes->tokens * (size_t)routes->layers * (size_t)routes->top_k; i++)
+        hash = (hash ^ (uint32_t)routes->experts[i]) * 1099511628211u;
+    return (uint32_t)(hash ^ hash >> 32) | 1;
+}
+
 static int parse(const struct cli *c, const struct prompt_line *line, struct prompt *p)
 {
     struct json_trouble why;
@@ -218,6 +244,8 @@ int prompt_read(struct cli *c, const struct prompt_line *line, struct prompt *p)
         code = read_members(c, p);
     if (code == EXIT_DONE)
         code = read_prompt(c, p);
+    if (code == EXIT_DONE)
+        code = read_routes(c, p);
     if (code != EXIT_DONE)
         prompt_close(p);
     return code;
@@ -227,5 +255,6 @@ void prompt_close(struct prompt *p)
 {
     json_decref(p->json);
     free(p->tokens);
+    free(p->experts);
     *p = (struct prompt){0};
 }

@@ -19,6 +19,7 @@ struct prompt_line {
     size_t size;      /* in bytes; 0: the line is blank */
     size_t most;      /* the largest number of tokens that prompt and answer can have together */
     int answered;     /* whether the file of answers already has an answer to this prompt */
+    uint32_t routes;  /* a hash of the file of routes that the line names; 0: none */
 };
 
 struct prompt_file {
@@ -53,8 +54,12 @@ struct prompt {
     int32_t draft_tokens;
     const char *stop[MOST_STOPS];
     size_t num_stops;
+    vb_routes routes;     /* the experts that the prompt and its answer take; experts NULL: the router chooses them all */
+    int32_t *experts;     /* at which routes.experts points */
 };
 
+/* A hash of the experts, not 0. */
+uint32_t prompt_routes_hash(const vb_routes *routes);
 /* Parses a line. Reports errors; after an error, everything is released. The caller sets c->where to a text that names the line. */
 int prompt_read(struct cli *c, const struct prompt_line *line, struct prompt *out);
 void prompt_close(struct prompt *p);
