@@ -184,6 +184,22 @@ static void rope_of_keys(call *k)
     ref_round_cached(k->run, k->out, k->slack, (size_t)k->S * (size_t)config_of(k)->qk_rope_head_dim, 0);
 }
 
+/* Sets run->kept from in[4]: the positions of each row, and -1 after them. The first index_topk rows see all rows. */
+static void take_kept(call *k)
+{
+    struct reference_run *run = k->run;
+    size_t S = (size_t)k->S;
+    run->sparse = k->in[4] != NULL;
+    for (size_t s = 0; s < S && run->sparse; s++) {
+        memset(run->kept + s * S, s < (size_t)run->c->index_topk, S);
+        for (size_t i = 0; i < k->in_width[4]; i++) {
+            double t = k->in[4][s * k->in_width[4] + i];
+            if (t >= 0 && t <= (double)s)
+                run->kept[s * S + (size_t)t] = 1;
+        }
+    }
+}
+
 static void take_attention(call *k)
 {
     const struct config *c = config_of(k);
@@ -196,6 +212,7 @@ static void take_attention(call *k)
     memcpy(run->q_rope, k->in[1], S * H * R * sizeof *run->q_rope);
     memcpy(run->latent, k->in[2], S * C * sizeof *run->latent);
     memcpy(run->k_rope, k->in[3], S * R * sizeof *run->k_rope);
+    take_kept(k);
     k->inner = 1;
 }
 
@@ -423,8 +440,8 @@ WIDTH(wide_v, c->vocab_size)
 #define OF_MLP "gate, up, SiLU, their product, and weights that the arithmetic cannot represent"
 #define OF_ATTENTION "absorbed queries or keys and values of the heads, both parts of the scores, scores before and after the scale, probabilities, mixed latents"
 #define OF_SCORES "absorbed queries or keys of the head, both parts of the sum, the score before the scale"
-#define Q_OUT "self_attn.q_b_proj.output", "self_attn.q_rope", "self_attn.kv_a_layernorm.output", "self_attn.k_rope"
-#define QA_OUT "self_attn.q_proj.output", "self_attn.q_rope", "self_attn.kv_a_layernorm.output", "self_attn.k_rope"
+#define Q_OUT "self_attn.q_b_proj.output", "self_attn.q_rope", "self_attn.kv_a_layernorm.output", "self_attn.k_rope", "<kept"
+#define QA_OUT "self_attn.q_proj.output", "self_attn.q_rope", "self_attn.kv_a_layernorm.output", "self_attn.k_rope", "<kept"
 #define NORMED "input_layernorm.output"
 #define KV_A "self_attn.kv_a_proj_with_mqa.output"
 #define FFN_IN "post_attention_layernorm.output"
@@ -566,6 +583,12 @@ int reference_operator_input(const struct reference *r, const struct reference_o
     if (!in)
         return 0;
     *depth = layer >= L ? layer - L : -1;
+    if (!strcmp(in, "<kept")) { /* of the layer itself, or of the last layer before it that has an indexer */
+        while (config_layer_is_shared(c, layer))
+            layer--;
+        snprintf(name, 128, "model.layers.%d.self_attn.indexer.kept", layer);
+        return c->index_topk && !(layer >= L && conventions->value[MTP_INDEXER]);
+    }
     if (!strcmp(in, "<layer") && layer < 0)
         snprintf(name, 128, "model.layers.%d.output", L - 1);
     else if (!strcmp(in, "<layer") && layer >= L)

@@ -16,7 +16,7 @@
 
 #include "reference/reference.h"
 
-#define REFERENCE_INPUTS 4
+#define REFERENCE_INPUTS 5
 
 enum reference_place { REFERENCE_WHOLE, REFERENCE_LAYER, REFERENCE_MODULE }; /* outside of layers; in each layer; in MTP layers only */
 
@@ -25,7 +25,8 @@ struct reference_call;
 struct reference_operator {
     const char *name, *output;
     /* E stands for the number of an expert, and H for that of a head. The names of the inputs. A name of a layer stands for the value of the same layer. Special names: "tokens"; "<layer" for what
-     * the layer reads; "<hidden" for the hidden states that an MTP module reads; "mlp.experts" for the outputs of the chosen experts,
+     * the layer reads; "<hidden" for the hidden states that an MTP module reads; "<kept" for the positions to which a row
+     * attends, in sparse attention; "mlp.experts" for the outputs of the chosen experts,
      * [X, D] per row; a name with '?' at its end is no input of models that do not compute it. */
     const char *inputs[REFERENCE_INPUTS];
     enum reference_place place;

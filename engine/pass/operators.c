@@ -112,6 +112,17 @@ static void cached(struct alone *o, size_t from, size_t count)
 static void latents(struct alone *o) { cached(o, 0, o->dims->c); }
 static void rope_of_keys(struct alone *o) { cached(o, o->dims->c, o->dims->r); }
 
+/* The tokens to which row s attends. */
+static struct timeline tokens_of(const struct alone *o, size_t s)
+{
+    size_t topk = o->dims->index_topk, n = 0;
+    int32_t *kept = o->w->kept + s * o->w->kept_most;
+    for (size_t i = 0; o->k->in[4] && s >= topk && i < o->k->kept && n < topk; i++)
+        if (o->k->in[4][s * o->k->kept + i] >= 0)
+            kept[n++] = o->cache.slots[(size_t)o->k->in[4][s * o->k->kept + i]];
+    return n ? (struct timeline){kvcache_layer(&o->cache, 0), kept, n} : (struct timeline){kvcache_layer(&o->cache, 0), o->cache.slots, s + 1};
+}
+
 /* Computes w->heads from the queries and the rows of the cache. */
 static void attend(struct alone *o)
 {
@@ -126,7 +137,7 @@ static void attend(struct alone *o)
         memcpy(o->w->kv_a, o->k->in[2] + s * c, c * sizeof *o->w->kv_a);
         memcpy(o->w->kv_a + c, o->k->in[3] + s * r, r * sizeof *o->w->kv_a);
         kv_row_write(o->w->cx.k, &o->cache.pool->layout, kvcache_row(&o->cache, 0, o->rows[s].slot), o->w->kv_a);
-        o->w->seen[s] = (struct timeline){kvcache_layer(&o->cache, 0), o->cache.slots, s + 1};
+        o->w->seen[s] = tokens_of(o, s);
     }
     forward_attend(o->w, &a, o->rows, S);
 }
@@ -338,9 +349,10 @@ int operator_compute(struct workspace *w, const struct operator_call *k, vb_erro
     while (i < count && strcmp(table[i].result, k->result))
         i++;
     if (i == count || (k->layer >= L && !m->num_mtp))
-        return vb_fail(err, VB_BAD_ARGUMENT, "the engine has no operator whose result is %s in layer %d", k->result, k->layer);
-    if (table[i].compute == attention && k->S > m->config.dims.index_topk && m->config.index_topk)
-        return vb_fail(err, VB_UNSUPPORTED, "%s of more than index_topk %d tokens: an indexer would have to choose among them", k->result,
+        return vb_fail(err, VB_UNSUPPORTED, "the engine does not compute %s alone; the reference does", k->result);
+    int sees_all = !m->config.index_topk || (k->layer >= L && m->config.conventions.value[MTP_INDEXER]);
+    if ((table[i].compute == attention_scores || (table[i].compute == attention && !k->in[4])) && k->S > m->config.dims.index_topk && !sees_all)
+        return vb_fail(err, VB_UNSUPPORTED, "%s of more than index_topk %d tokens wants the positions that an indexer keeps", k->result,
                        m->config.index_topk);
     o.module = k->layer >= L ? &m->mtp[(k->layer - L) % m->num_mtp] : NULL;
     o.l = o.module ? &o.module->layer : k->layer >= 0 ? &m->layers[k->layer] : NULL;

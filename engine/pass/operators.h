@@ -8,7 +8,7 @@
 
 #include "engine/pass/forward.h"
 
-#define OPERATOR_INPUTS 4
+#define OPERATOR_INPUTS 5
 
 struct operator_call {
     const char *result; /* the name of the result in its layer, such as "self_attn.q_rope" or "mlp.experts.E.output" */
@@ -20,11 +20,13 @@ struct operator_call {
     /* [S, width]; the inputs in the order of `verbatim replay`. NULL: the model has no such input. Tokens, experts and groups must
      * be in range, and a row must have no group twice. */
     const float *in[OPERATOR_INPUTS];
+    size_t kept;        /* attention: numbers in a row of in[4]. Row s attends to these positions, which are in 0..s, if it is not among the
+                           first index_topk rows; numbers below 0 are left out */
     float *out;         /* [S, width]; scores: [S, S] */
 };
 
 /* Computes k->out in w, which has room for k->S rows. The operator must exist in this layer of the model. Returns
- * VB_BAD_ARGUMENT if no operator has this result, and VB_NO_MEMORY if there is no memory for the rows. */
+ * VB_UNSUPPORTED if the engine does not compute this result alone, and VB_NO_MEMORY if there is no memory for the rows. */
 int operator_compute(struct workspace *w, const struct operator_call *k, vb_error *err);
 
 #endif

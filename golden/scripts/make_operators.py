@@ -55,6 +55,8 @@ def inputs_of(operator, dump, layer, layers):
     """The tensors that the operator reads, or None if the dump lacks one."""
     found = {}
     for name in operator["inputs"]:
+        if name == "<kept":  # these models have no sparse attention
+            continue
         full, optional = name_of(name.rstrip("?"), layer, layers), name.endswith("?")
         if name == "tokens":
             found["tokens"] = ("I32", [3], b"".join(int(t).to_bytes(4, "little") for t in TOKENS.split(",")))

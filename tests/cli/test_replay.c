@@ -120,6 +120,7 @@ static const struct { const char *model, *dump, *replay; } same_bits[] = {
     {"glm", "--precision=bf16", "--precision=bf16"},
     {"v2", "--precision=q8", "--precision=q8"},
     {"v2-lite", NULL, NULL},
+    {"glm5", "--cache-type=bf16", "--cache-type=bf16"}, /* index_topk is less than the number of tokens */
     {"moonlight", "--isa=scalar", NULL},
 };
 
@@ -182,6 +183,21 @@ TEST(sampling_chooses_what_generate_chose)
 #undef OPTIONS
 }
 
+TEST(sparse_attention_reads_the_positions_that_were_kept)
+{
+    DUMP(a, TINY "glm5", "--tokens", TOKENS);
+    replay_reference(TINY "glm5", "attention", 0, a);
+    EXPECT(0, "rounding", out, a);
+    struct edited e = edit(a);
+    size_t n;
+    int32_t *kept = golden_data(&e.g, "model.layers.0.self_attn.indexer.kept", &n);
+    kept[n - 1] = 10;
+    save(&e);
+    expect_failure(RUN("replay", TINY "glm5", "attention", "--layer", "0", "--input", a, "-o", out, "--force"), 1, "the kept positions of row 9 have 10");
+    DUMP(a, TINY "glm5", "--tokens", TOKENS, "--taps", "*.0.self_attn.*proj.*,*.0.self_attn.*rope,*.0.self_attn.kv_a_layernorm.output");
+    expect_failure(RUN("replay", TINY "glm5", "attention", "--layer", "0", "--input", a, "-o", out, "--force"), 1, "indexer.kept, which is an input");
+}
+
 TEST(integers_out_of_range_are_refused)
 {
     snprintf(out, sizeof out, "%s/out.safetensors", dir);
@@ -207,7 +223,7 @@ TEST(what_cannot_be_replayed_is_told)
     expect_failure(RUN("replay", TINY "v3", "attention", "--input", a, "-o", out), 2, "--layer L says which layer");
     expect_failure(RUN("replay", TINY "v3", "q_proj", "--layer", "1", "--input", a, "-o", out), 2, "has no operator q_proj in this layer");
     expect_failure(RUN("replay", TINY "v3", "expert", "--layer", "1", "--input", a, "-o", out), 2, "mlp.experts.E.output");
-    expect_failure(RUN("replay", TINY "v3", "self_attn.probabilities.1", "--layer", "1", "--input", a, "-o", out), 1, "--reference does");
+    expect_failure(RUN("replay", TINY "v3", "self_attn.probabilities.1", "--layer", "1", "--input", a, "-o", out), 1, "the reference does");
     expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "2", "--input", a, "-o", out), 1, "has no model.layers.2.self_attn.q_b_proj.output, which is");
     expect_failure(RUN("replay", TINY "v3", "mlp.output", "--layer", "1", "--input", a, "-o", out), 1, "input");
     expect_failure(RUN("replay", TINY "v3", "attention", "--layer", "1", "-o", out), 2, "--input is missing");
@@ -237,6 +253,7 @@ int main(int argc, char **argv)
         IN_DIR(the_engine_repeats_every_value_of_its_dumps_bit_for_bit),
         IN_DIR(one_operator_of_the_engine_has_the_bits_of_its_dump),
         IN_DIR(sampling_chooses_what_generate_chose),
+        IN_DIR(sparse_attention_reads_the_positions_that_were_kept),
         IN_DIR(integers_out_of_range_are_refused),
         IN_DIR(what_cannot_be_replayed_is_told),
     };

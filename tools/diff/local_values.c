@@ -166,12 +166,28 @@ static const struct local_value *experts_of(struct local_values *v, const char *
     return n->given ? n : NULL;
 }
 
+/* The positions of a row, and -1 after them. */
+static const struct local_value *kept_of(struct local_values *v, const char *name, int depth)
+{
+    const struct diff_series *s = diff_find(v->side, name, depth);
+    if (!s || s->dtype != DIFF_INTEGERS || !s->count)
+        return NULL;
+    struct local_value *n = add(v, 0, name, depth, s->width);
+    for (size_t i = 0; i < v->rows * s->width; i++)
+        n->x[i] = -1;
+    local_numbers(v, s, n->x, n->present, NULL);
+    n->given = 1;
+    return n;
+}
+
 static const struct local_value *given(struct local_values *v, const char *name, int depth, size_t width)
 {
     char experts[NAMING_ROOM];
     const char *end = strrchr(name, '.');
     if (!strcmp(name, "tokens"))
         return tokens_of(v, depth);
+    if (end && !strcmp(end, ".kept"))
+        return kept_of(v, name, depth);
     if (end && !strcmp(end, ".experts") && strlen(name) > 12 && !strcmp(end - 4, ".mlp.experts"))
         return experts_of(v, name, depth);
     snprintf(experts, sizeof experts, "%.*s.experts", end ? (int)(end - name) : 0, name);
@@ -219,6 +235,12 @@ int local_inputs(struct local_values *v, int noisy, const struct reference_opera
         if (!reference_operator_input(v->r, op, i, layer, &v->conventions, name, &depth))
             continue;
         const struct local_value *in = local_value(v, noisy, name, depth, layer);
+        int is_kept = !strcmp(op->inputs[i], "<kept");
+        size_t all = is_kept ? local_base(v, own) + (size_t)config_of(v)->index_topk : 0; /* rows before it attend to all rows */
+        for (size_t s = all; s < v->rows && is_kept && !in; s++)
+            present[s] = 0;
+        if (is_kept && !in)
+            continue;
         if (!in) {
             for (int k = 0; k < i; k++)
                 free((void *)(uintptr_t)call->in[k]);
@@ -232,7 +254,7 @@ int local_inputs(struct local_values *v, int noisy, const struct reference_opera
         call->in_width[i] = in->width;
         for (size_t s = 0; s < v->rows; s++)
             present[s] &= (s + shift < v->rows && in->present[s + shift]) || s < hidden;
-        for (size_t s = local_base(v, own); s < v->rows && op->all_rows && i >= op->all_rows; s++)
+        for (size_t s = local_base(v, own); s < v->rows && op->all_rows && i >= op->all_rows && !is_kept; s++)
             earlier[s] &= in->present[s] && (s == local_base(v, own) || earlier[s - 1]);
         if (merged && in->merged)
             join(merged, in->merged);

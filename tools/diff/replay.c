@@ -40,7 +40,7 @@ static int list(const struct cli *c)
     if (c->json)
         return cli_print_json(json_pack("{s:o}", "operators", all));
     json_decref(all);
-    puts("\n<layer: what the layer reads. <hidden: the hidden states that an MTP module reads. NAME?: only if the model has it.");
+    puts("\n<kept: the positions to which each row attends, in models with sparse attention. <layer: what the layer reads. <hidden: the hidden states that an MTP module reads. NAME?: only if the model has it.");
     return EXIT_DONE;
 }
 
@@ -105,7 +105,7 @@ static int replay(struct cli *c, struct diff_side *side, struct reference *r)
         printf("%zu results\n", t.count);
     if (code == EXIT_DONE && all && left_out && !c->json)
         printf("%zu values were left out: %s lacks inputs of their operators%s\n", left_out, c->input,
-               c->reference ? "" : ", or they are attention probabilities, which only --reference computes alone");
+               c->reference ? "" : ", or the engine does not compute them alone");
     tensors_close(&t);
     return code;
 }
@@ -145,8 +145,8 @@ static const struct note notes[] = {
     {"--layer", "Use the weights of layer L. With OP all: compute only the values of layer L."},
     {"--reference", "Compute in double precision with the reference. Without this option, the engine computes the operator in f32, with the "
                     "bits of its passes."},
-    {"--json", "Print {\"out\": OUT, \"results\": n, \"left_out\": n}. left_out: with OP all, how many values of FILE have an operator "
-               "whose inputs FILE lacks. Without MODEL: print {\"operators\": [{operator, in, output, inputs, roundings}]}."},
+    {"--json", "Print {\"out\": OUT, \"results\": n, \"left_out\": n}. left_out: with OP all, how many values of FILE have an operator, "
+               "but could not be computed. Without MODEL: print {\"operators\": [{operator, in, output, inputs, roundings}]}."},
     {NULL, NULL}};
 
 const struct command command_replay = {

@@ -12,6 +12,7 @@ struct replay {
     struct cli *c;
     struct local_values v;
     struct tensors *results;
+    int all; /* every value is computed; what the engine cannot compute alone is left out */
 };
 
 struct one { /* one operator */
@@ -19,6 +20,7 @@ struct one { /* one operator */
     struct reference_call k;
     int depth;
     size_t from, end, width; /* rows [from, end) have all inputs; numbers in a row of the result */
+    int left_out;            /* the engine cannot compute it alone */
     size_t base;             /* the first row that is computed: in attention, the first row of the text */
 };
 
@@ -74,6 +76,8 @@ static void check_given(const struct replay *p, const struct one *x, char why[51
             continue;
         const struct reference_operator *op = reference_operator_of(p->v.r, name, &layer, &expert);
         const struct diff_series *s = diff_find(p->v.side, name, depth);
+        if (!strcmp(x->k.op->inputs[i], "<kept") && !s && p->v.rows - local_base(&p->v, x->depth) > (size_t)reference_config(p->v.r)->index_topk)
+            snprintf(why, 512, "%s has no %s, which is an input of %s", p->c->input, name, x->name);
         if (!op || !strcmp(op->output, "mlp.experts"))
             continue; /* tokens, and the outputs of several experts, are no series of that name */
         size_t width = local_width(&p->v, op, layer);
@@ -121,8 +125,6 @@ static void find_inputs(struct replay *p, struct one *x, char why[512])
         snprintf(why, 512, "%s lacks the numbers or the outputs of the chosen experts, which %s needs", p->c->input, x->name);
     if (!*why)
         find_rows(p, x, present, why);
-    if (!*why && !strcmp(x->k.op->name, "attention-probabilities") && !p->c->reference)
-        snprintf(why, 512, "the engine does not compute %s alone; --reference does", x->name);
     free(present);
 }
 
@@ -133,6 +135,22 @@ static int integers_below(const struct config *config, const char *name)
     if (!strcmp(name, "tokens"))
         return config->vocab_size;
     return !end ? 0 : !strcmp(end, ".mlp.gate.experts") ? config->n_routed_experts : !strcmp(end, ".mlp.gate.groups") ? config->n_group : 0;
+}
+
+/* Checks the positions that the rows after the first index_topk keep. */
+static int check_kept(const struct replay *p, const struct one *x, const double *kept, size_t width)
+{
+    size_t first = local_base(&p->v, x->depth);
+    for (size_t s = first + (size_t)reference_config(p->v.r)->index_topk; s < x->end; s++)
+        for (size_t i = 0; s >= x->from && i < width; i++) {
+            double t = kept[s * width + i];
+            if (t == -1 && i)
+                continue;
+            if (!(t >= 0 && t <= (double)(s - first) && t == floor(t)) || diff_holds(kept + s * width, i, t))
+                return cli_fail(p->c, EXIT_OTHER, "%s: the kept positions of row %zu have %g, wanted different integers from 0 to %zu", p->c->input,
+                                s - first, t, s - first);
+        }
+    return EXIT_DONE;
 }
 
 /* Checks that tokens, experts and groups are in range, and that a row has none of them twice. */
@@ -154,6 +172,8 @@ static int check_integers(const struct replay *p, const struct one *x)
                     return cli_fail(p->c, EXIT_OTHER, "%s: %s has %g twice in row %zu", p->c->input, name, row[k], s - x->from);
             }
     }
+    if (x->k.op->all_rows && x->k.in[4])
+        return check_kept(p, x, x->k.in[4], x->k.in_width[4]);
     return EXIT_DONE;
 }
 
@@ -165,7 +185,7 @@ static int by_engine(const struct replay *p, struct one *x)
 {
     const struct cli *c = p->c;
     float *in[REFERENCE_INPUTS] = {NULL};
-    struct operator_call k = {.result = x->k.op->output, .layer = x->k.layer, .expert = x->k.expert, .S = x->end - x->base,
+    struct operator_call k = {.result = x->k.op->output, .layer = x->k.layer, .expert = x->k.expert, .S = x->end - x->base, .kept = x->k.in_width[4],
                               .first = local_position(&p->v, x->depth) + (int32_t)(x->base - local_base(&p->v, x->depth)),
                               .expanded = c->expanded && x->depth < 0};
     size_t width = x->k.op->width ? x->width : k.S;
@@ -180,7 +200,10 @@ static int by_engine(const struct replay *p, struct one *x)
             in[i][j] = (float)x->k.in[i][from + j];
     }
     k.out = cli_must(calloc(k.S * width + 1, sizeof *k.out));
-    int code = session_operator(c->model, &o, &k, &err) ? cli_error(c, &err) : EXIT_DONE;
+    int failed = session_operator(c->model, &o, &k, &err), code = EXIT_DONE;
+    x->left_out = p->all && failed == VB_UNSUPPORTED;
+    if (failed && !x->left_out)
+        code = cli_error(c, &err);
     for (size_t j = 0; j < k.S * x->width; j++)
         x->k.out[x->base * x->width + j] = j % x->width < width ? (double)k.out[j / x->width * width + j % x->width] : -INFINITY;
     for (int i = 0; i < REFERENCE_INPUTS; i++)
@@ -222,7 +245,7 @@ static int compute(struct replay *p, struct one *x, const struct diff_series *of
         local_compute(&p->v, &x->k, x->depth, NULL);
     else if (code == EXIT_DONE)
         code = by_engine(p, x);
-    if (code == EXIT_DONE)
+    if (code == EXIT_DONE && !x->left_out)
         add_result(p, x, of);
     return code;
 }
@@ -241,10 +264,10 @@ static int every_value(struct replay *p, size_t *left_out)
             continue;
         find_inputs(p, &x, why);
         x.from += x.from == 0; /* row i of a result is row i of the text: not the phantom row, and none is missing before it */
-        if (*why || x.from != 1 || x.from >= x.end)
-            ++*left_out;
-        else
+        x.left_out = *why || x.from != 1 || x.from >= x.end;
+        if (!x.left_out)
             code = compute(p, &x, x.k.expert >= 0 ? &side->series[i] : NULL);
+        *left_out += (size_t)x.left_out;
         release(&x);
         local_forget(&p->v, 0, x.k.layer < 0 ? 0 : x.k.layer);
     }
@@ -293,7 +316,7 @@ static size_t count_rows(const struct diff_side *side, size_t ahead)
 int replay_values(struct cli *c, const struct diff_side *side, const struct reference *r, const char *name, struct tensors *t,
                   size_t *left_out)
 {
-    struct replay p = {.c = c, .results = t, .v = {.side = side, .r = r, .ids = side->tokens, .id_count = side->token_count,
+    struct replay p = {.c = c, .results = t, .all = !name, .v = {.side = side, .r = r, .ids = side->tokens, .id_count = side->token_count,
                                                    .arithmetic = 0x1p-24, .dtype = DIFF_F32}};
     vb_model_facts facts = cli_facts(c);
     struct reference_options o = {0};
