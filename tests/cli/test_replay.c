@@ -122,6 +122,7 @@ static const struct { const char *model, *dump, *replay; } same_bits[] = {
     {"v2-lite", NULL, NULL},
     {"glm5", "--cache-type=bf16", "--cache-type=bf16"}, /* index_topk is less than the number of tokens */
     {"moonlight", "--isa=scalar", NULL},
+    {"mistral4", "--precision=bf16", "--precision=bf16"},
 };
 
 TEST(the_engine_repeats_every_value_of_its_dumps_bit_for_bit)
