@@ -102,6 +102,7 @@ struct cli {
     const char *load, *save; /* the values of --session and --save-session */
     const char *numa, *as, *convention, *html, *against, *svg, *only;
     const char *require, *junit; /* for diff */
+    const char *schedule; /* for trace */
     char *taps, *gather;         /* lists with commas: --taps, --gather; cli_lists_close frees them */
     const char *layers, *steps;  /* ranges: --layers, --steps */
     struct naming_file *naming;  /* the file of --names, if it is no system; cli_lists_close closes it */

@@ -37,6 +37,9 @@ const struct option options_to_inspect[] = {
      "that the other engine spells differently."},
     {"--junit", NULL, "FILE", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(junit), 0, 0,
      "Also write the result to FILE in JUnit's XML format, with one test case per value and per operator."},
+    {"--schedule", NULL, "KIND", COMPARE_OPTIONS, TAKES_TRACE, TEXT_VALUE, AT(schedule), 0, 0,
+     "With async: simulate the bookkeeping of an asynchronous scheduler beside that of the passes: placeholders, computed tokens that "
+     "assume accepted drafts, and reserved cache rows (default sync). Tokens and fingerprint are the same."},
     {"--html", NULL, "FILE", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(html), 0, 0,
      "Also write the result to FILE as a web page. The page needs no network."},
     {"--follow-choices", NULL, NULL, COMPARE_OPTIONS, TAKES_DIFF, FLAG, AT(follow_choices), 0, 0,

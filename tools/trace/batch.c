@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tools/prompts/prompts.h"
+#include "tools/trace/async.h"
 #include "tools/trace/trace.h"
 
 struct trace_sequence {
@@ -219,8 +220,26 @@ static json_t *summary(const struct trace_batch *b, const vb_batch_state *state)
                      (json_int_t)state->most_cache_tokens_used);
 }
 
+static void add_async(const struct trace_batch *b, size_t sequence)
+{
+    const struct prompt *q = &b->sequences[sequence].prompt;
+    vb_drafting drafting = prompts_drafting(b->c, q);
+    struct async_book book = {.drafts = vb_draft_tokens(b->c->model, &drafting), .prompt = (long long)q->count, .tokens = (long long)q->count,
+                              .end = (long long)(q->count + q->max_tokens),
+                              .context = b->c->context > 0 ? b->c->context : vb_max_positions(b->c->model)};
+    json_t *pass, *part;
+    size_t i, p;
+    json_array_foreach(b->passes, i, pass)
+        json_array_foreach(json_object_get(pass, "parts"), p, part)
+            if (json_is_null(json_object_get(part, "depth")) && json_integer_value(json_object_get(part, "sequence")) == (json_int_t)sequence)
+                async_add(&book, part);
+    async_end(&book);
+}
+
 static int show(struct trace_batch *b)
 {
+    for (size_t i = 0; trace_is_async(b->c) && i < b->count; i++)
+        add_async(b, i);
     vb_batch_state state;
     vb_batch_look(b->batch, &state);
     json_t *begin = cli_must(heading(b, &state)), *end = cli_must(summary(b, &state));

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/trace/async.h"
 #include "tools/trace/batch.h"
 
 /* loaded: how many of the tokens have cache rows that --session has loaded. */
@@ -43,6 +44,10 @@ int trace_show(struct cli *c, const json_t *begin, const json_t *passes, const j
         return code;
     if (!c->json) {
         trace_table(stdout, passes);
+        if (trace_is_async(c)) {
+            putchar('\n');
+            async_table(stdout, passes);
+        }
         if (c->as && !strcmp(c->as, "mindie") && cli_draft_tokens(c))
             puts("MindIE's documentation shows the positions of the module's first pass in round 0 from 0; its code counts them from 1, as here.");
         return EXIT_DONE;
@@ -58,8 +63,15 @@ int trace_show(struct cli *c, const json_t *begin, const json_t *passes, const j
     return EXIT_DONE;
 }
 
+int trace_is_async(const struct cli *c) { return c->schedule && !strcmp(c->schedule, "async"); }
+
 int trace_open(struct cli *c)
 {
+    if (c->schedule && !trace_is_async(c) && strcmp(c->schedule, "sync"))
+        return cli_fail(c, EXIT_USAGE, "--schedule is %s, wanted sync or async", c->schedule);
+    if (trace_is_async(c) && (c->session.drafting.tree.topk > 1 || c->draft_tokens == CLI_AUTO))
+        return cli_fail(c, EXIT_USAGE, "--schedule async plans as many drafts in each round: not with %s",
+                        c->draft_tokens == CLI_AUTO ? "--draft-tokens auto" : "--draft-topk");
     int code = c->html && c->prompts ? cli_fail(c, EXIT_USAGE, "--prompts and --html do not go together") : cli_check_file(c, "--html", c->html);
     if (code == EXIT_DONE)
         code = cli_open(c);
@@ -104,6 +116,19 @@ static int open_session(struct cli *c, long long n, vb_session **session, size_t
     return code;
 }
 
+static void add_async(const struct cli *c, const json_t *passes, size_t prompt, long long n)
+{
+    long long context = c->context > 0 ? c->context : vb_max_positions(c->model);
+    struct async_book book = {.drafts = cli_draft_tokens(c), .prompt = (long long)prompt, .tokens = (long long)prompt, .end = (long long)prompt + n,
+                              .context = context};
+    json_t *pass;
+    size_t i;
+    json_array_foreach(passes, i, pass)
+        if (json_is_null(json_object_get(pass, "depth")))
+            async_add(&book, pass);
+    async_end(&book);
+}
+
 static int trace_one(struct cli *c)
 {
     struct recorder r = {.record.c = c, .passes = json_array()};
@@ -125,6 +150,8 @@ static int trace_one(struct cli *c)
             code = cli_error(c, &err);
         } else {
             json_t *end = ending(c, vb_tokens(session, &all) + count, &result);
+            if (trace_is_async(c))
+                add_async(c, r.passes, count, n);
             code = trace_show(c, begin, r.passes, end);
             json_decref(end);
         }
@@ -165,6 +192,8 @@ const struct command command_trace = {
     "whether the sequence is at its prompt or decodes), and then the lists of the pass, as other engines log them: q_lens (rows of\n"
     "each sequence), lm_head_indices (rows of the pass), drafts (of all sequences, one after another), accepted, and the sequences\n"
     "that were started, preempted and finished.\n"
+    "With --schedule async, a second table shows what an asynchronous scheduler plans in each round before it knows the result of the\n"
+    "round before (docs/ORACLE.md explains the columns).\n"
     "With --against, the passes are compared with another engine's log, and the first difference is printed.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_DRAFT | TAKES_LENGTH | TAKES_TRACE | TAKES_PREFILL,
     run, notes, DRAFTS_UNASKED, NULL};

@@ -7,6 +7,7 @@
 
 /* Checks --html and opens the model. Without --draft, a model with MTP modules drafts with mtp-eagle. Reports errors. */
 int trace_open(struct cli *c);
+int trace_is_async(const struct cli *c); /* --schedule async */
 /* Prints the trace as the options want it. begin, end: the first and the last JSON line. Returns an exit code. */
 int trace_show(struct cli *c, const json_t *begin, const json_t *passes, const json_t *end);
 
