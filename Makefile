@@ -148,7 +148,7 @@ $(BUILD)/verbatim: $(TOOL_OBJ) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 $(BUILD)/sleef.ok: $(BUILD)/tests/sleef_hash
 	$(Q)$(RUNNER) $< && touch $@
 
-$(BUILD)/tools/trace/html.o: $(wildcard tools/trace/page*)
+$(BUILD)/tools/trace/html.o: $(wildcard tools/trace/*.html tools/trace/*.js)
 $(BUILD)/tools/serve/page.o: tools/serve/page.html tools/serve/page.js tools/serve/page_request.js tools/serve/page_tokens.js
 
 include tests/tests.mk

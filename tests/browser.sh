@@ -26,14 +26,16 @@ fail() {
 }
 
 # The page asks for nothing beyond itself.
-if grep -nEi 'https?:|url\(|@import|[^a-z]src=|href=|fetch\(|XMLHttpRequest|WebSocket|innerHTML|document\.write|eval\(' tools/trace/page*; then
-    fail "tools/trace/page* has what may reach the network, or makes markup out of text"
+if grep -nEi 'https?:|url\(|@import|[^a-z]src=|href=|fetch\(|XMLHttpRequest|WebSocket|innerHTML|document\.write|eval\(' tools/trace/*.html tools/trace/*.js; then
+    fail "a file in tools/trace has what may reach the network, or makes markup out of text"
 fi
 passed=$((passed + 1))
 
-# NAME [?began=PASS#HASH]: $dir/NAME.html with tests/page.js at its end; began: the pass that the address leads to
+# NAME [?began=PASS#HASH]: $dir/NAME.html with tests/page.js (of a batch, tests/page_batch.js) at its end; began: the pass that the address
+# leads to
 look() {
-    sed 's|^</body>|<script src="page.js"></script>&|' "$dir/$1.html" >"$dir/$1-looked-at.html"
+    case $1 in batch*) script=page_batch.js ;; *) script=page.js ;; esac
+    sed "s|^</body>|<script src=\"$script\"></script>&|" "$dir/$1.html" >"$dir/$1-looked-at.html"
     timeout 600 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$dir/profile" --dump-dom "file://$dir/$1-looked-at.html${2:-}" \
         >"$dir/dom" 2>"$dir/err" || fail "$1: $browser ended with $?: $(tail -n 3 "$dir/err")"
     report=$(sed -n 's/.*<pre id="report">\([^<]*\).*/\1/p' "$dir/dom")
@@ -53,7 +55,7 @@ page_of() {
 tiny="golden/tiny/v3-mtp3 --tokens 5,6,7,8"
 # shellcheck disable=SC2086
 {
-    "$verbatim" trace $tiny -n 12 --draft mtp-vanilla --html "$dir/vanilla.html"
+    "$verbatim" trace $tiny -n 12 --draft mtp-vanilla --schedule async --html "$dir/vanilla.html"
     "$verbatim" trace $tiny -n 12 --draft eagle-keep --draft-tokens 5 --padded --convention first-row=phantom --html "$dir/keep.html"
     "$verbatim" trace $tiny -n 12 --draft none --html "$dir/none.html"
     "$verbatim" trace golden/tiny/v3 --tokens 5,6,7,8,9,10,11 --prefill-chunk 3 -n 9 --draft mtp-vanilla --draft-tokens 2 --html "$dir/chunks.html"
@@ -66,8 +68,10 @@ cp golden/trace/worked-example.json "$dir/worked-example.json"
 page_of worked-example
 echo '{"begin":{"draft":"none","draft_tokens":0,"conventions":"","padded":false,"prompt":[5],"prompt_pieces":[null]},"passes":[],"end":{"tokens":[],"pieces":[]}}' >"$dir/empty.json"
 page_of empty
-cp tests/page.js "$dir"
-for name in vanilla keep none chunks loaded tale long worked-example empty; do
+"$verbatim" trace golden/tiny/v3-mtp3 --prompts golden/trace/prompts.jsonl --draft mtp-eagle --schedule async --html "$dir/batch.html"
+"$verbatim" trace golden/tale --prompts golden/trace/prompts.jsonl -n 20 --dp 3 --html "$dir/batch-ranks.html"
+cp tests/page.js tests/page_batch.js "$dir"
+for name in batch batch-ranks vanilla keep none chunks loaded tale long worked-example empty; do
     look $name
 done
 look worked-example "?began=5#round=2&pass=1"

@@ -70,6 +70,9 @@ function lookAt(p, words) {
         same("struck rows of " + name, box.querySelectorAll(".cut").length, Math.min(32, during[name] - lengths[name]));
         same("cells of " + name, box.querySelectorAll("li:not(.more)").length, cells);
     }
+    same("books of an asynchronous scheduler", $("books-section").hidden, !pass.async);
+    if (pass.async)
+        same("placeholders", all("#books tr").find(r => r.firstChild.textContent === "num_output_placeholders").lastChild.textContent, "" + pass.async.num_output_placeholders);
     same("a sentence", $("say").textContent.length > 20, true);
     same("nothing but text in tokens", all(".tok *").length, 0);
 }

@@ -103,6 +103,7 @@ struct cli {
     const char *numa, *as, *convention, *html, *against, *svg, *only;
     const char *require, *junit; /* for diff */
     const char *schedule; /* for trace */
+    long long dp;         /* for trace; 0: not given */
     char *taps, *gather;         /* lists with commas: --taps, --gather; cli_lists_close frees them */
     const char *layers, *steps;  /* ranges: --layers, --steps */
     struct naming_file *naming;  /* the file of --names, if it is no system; cli_lists_close closes it */

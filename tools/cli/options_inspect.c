@@ -40,6 +40,9 @@ const struct option options_to_inspect[] = {
     {"--schedule", NULL, "KIND", COMPARE_OPTIONS, TAKES_TRACE, TEXT_VALUE, AT(schedule), 0, 0,
      "With async: simulate the bookkeeping of an asynchronous scheduler beside that of the passes: placeholders, computed tokens that "
      "assume accepted drafts, and reserved cache rows (default sync). Tokens and fingerprint are the same."},
+    {"--dp", NULL, "N", COMPARE_OPTIONS, TAKES_TRACE, LONG_VALUE, AT(dp), 1, 64,
+     "With --prompts: simulate N data-parallel ranks. Prompt i belongs to rank i modulo N, each rank has a batch and a cache of its own, and "
+     "in each pass the ranks are padded to the same number of rows. Tokens and fingerprints are the same."},
     {"--html", NULL, "FILE", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(html), 0, 0,
      "Also write the result to FILE as a web page. The page needs no network."},
     {"--follow-choices", NULL, NULL, COMPARE_OPTIONS, TAKES_DIFF, FLAG, AT(follow_choices), 0, 0,

@@ -118,7 +118,8 @@ static const json_t *target_of(const struct log_search *s, const json_t *pass)
     const json_t *other;
     size_t i;
     json_array_foreach(s->passes, i, other)
-        if (json_is_null(json_object_get(other, "depth")) && json_equal(json_object_get(other, "round"), json_object_get(pass, "round")))
+        if (json_is_null(json_object_get(other, "depth")) && json_equal(json_object_get(other, "round"), json_object_get(pass, "round")) &&
+            json_integer_value(json_object_get(other, "rank")) == json_integer_value(json_object_get(pass, "rank")))
             return other;
     return NULL;
 }

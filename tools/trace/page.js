@@ -86,6 +86,7 @@ function show(p) {
     drawGrid(p, state);
     drawChain(p);
     drawFigures(p);
+    drawBooks([passes[p]]);
     drawCaches(p, state);
     $("slider").value = p;
     $("slider").setAttribute("aria-valuetext", "pass " + (p + 1) + " of " + passes.length);

@@ -1,5 +1,5 @@
 /* tools/trace/page_text.js -- the script of the page of `verbatim trace --html` begins here: elements and texts. html.c puts the files
- * page_text.js, page_replay.js, page_draw.js and page.js together. */
+ * page_text.js, page_books.js, page_replay.js, page_draw.js and page.js together, or, for a batch, the first two and batch_page.js. */
 "use strict";
 (function () {
 const $ = id => document.getElementById(id), root = document.documentElement;

@@ -7,8 +7,8 @@
 #include "tools/trace/batch.h"
 #include "tools/trace/trace.h"
 
-enum column { ROUND, PASS, SEQUENCE, STAGE, INPUT, SLOTS, POSITIONS, CONTEXT, HEAD, HIDDEN, RESULT, COLUMNS };
-static const char *const titles[COLUMNS] = {"round", "pass", "seq", "stage", "input ids", "slots", "positions", "context", "head", "hidden rows", "result"};
+enum column { ROUND, PASS, RANK, SEQUENCE, STAGE, INPUT, SLOTS, POSITIONS, CONTEXT, HEAD, HIDDEN, RESULT, COLUMNS };
+static const char *const titles[COLUMNS] = {"round", "pass", "rank", "seq", "stage", "input ids", "slots", "positions", "context", "head", "hidden rows", "result"};
 
 struct line {
     char *cell[COLUMNS];
@@ -153,6 +153,7 @@ static struct line line_of(const json_t *pass)
     struct line l = {.note = NULL};
     l.cell[ROUND] = text_of("%s%lld", "", (long long)json_integer_value(json_object_get(pass, "round")));
     l.cell[PASS] = json_is_null(depth) ? text_of("%s", "target", 0) : text_of("%s %lld", "module", (long long)json_integer_value(depth));
+    l.cell[RANK] = text_of("%s", "", 0);
     l.cell[SEQUENCE] = text_of("%s%lld", "", (long long)json_integer_value(json_object_get(pass, "sequence")));
     l.cell[STAGE] = text_of("%s", stage ? json_string_value(stage) : "", 0);
     l.cell[INPUT] = joined(json_object_get(pass, "input_ids"), 1, draft);
@@ -209,15 +210,18 @@ static char *note(const json_t *pass)
         add_list(to, pass, keys[i], &separator);
     for (int e = 0; e < BATCH_EVENTS; e++)
         add_list(to, pass, batch_event_names[e], &separator);
+    long long rows = json_integer_value(json_object_get(pass, "rows")), all = json_integer_value(json_object_get(pass, "padded_to"));
+    if (all)
+        fprintf(to, "%s%lld row%s, padded to %lld", separator, rows, rows == 1 ? "" : "s", all);
     return cli_must(fclose(to) ? NULL : text);
 }
 
 /* ---- the table ---- */
 
-static void empty_cell(struct line *l, enum column k)
+static void set_cell(struct line *l, enum column k, char *text)
 {
     free(l->cell[k]);
-    l->cell[k] = text_of("%s", "", 0);
+    l->cell[k] = text;
 }
 
 static struct line *add_line(struct table *t, const json_t *pass)
@@ -230,18 +234,38 @@ static struct line *add_line(struct table *t, const json_t *pass)
     return &t->lines[t->count++];
 }
 
+/* The columns that say which pass it is. */
+static void name_pass(struct line *l, const json_t *pass)
+{
+    set_cell(l, ROUND, text_of("%s%lld", "", (long long)json_integer_value(json_object_get(pass, "round"))));
+    if (json_object_get(pass, "rank"))
+        set_cell(l, RANK, text_of("%s%lld", "", (long long)json_integer_value(json_object_get(pass, "rank"))));
+}
+
+static void add_dummy(struct table *t, const json_t *pass)
+{
+    struct line *l = add_line(t, pass);
+    name_pass(l, pass);
+    set_cell(l, SEQUENCE, text_of("%s", "", 0));
+    set_cell(l, CONTEXT, text_of("%s", "", 0));
+    set_cell(l, RESULT, text_of("dummy pass, %s%lld", "padded to ", (long long)json_integer_value(json_object_get(pass, "padded_to"))));
+}
+
 /* One line for each part. Only the first one says which pass it is. */
 static void add_batch(struct table *t, const json_t *pass)
 {
     const json_t *parts = json_object_get(pass, "parts");
     t->hidden[SEQUENCE] = t->hidden[STAGE] = 0;
+    t->hidden[RANK] &= !json_object_get(pass, "rank");
+    if (!json_array_size(parts))
+        add_dummy(t, pass);
     for (size_t i = 0; i < json_array_size(parts); i++) {
         struct line *l = add_line(t, json_array_get(parts, i));
-        empty_cell(l, ROUND);
+        set_cell(l, ROUND, text_of("%s", "", 0));
         if (!i)
-            free(l->cell[ROUND]), l->cell[ROUND] = text_of("%s%lld", "", (long long)json_integer_value(json_object_get(pass, "round")));
+            name_pass(l, pass);
         else
-            empty_cell(l, PASS);
+            set_cell(l, PASS, text_of("%s", "", 0));
         if (i + 1 == json_array_size(parts) && json_is_null(json_object_get(pass, "depth")))
             l->note = note(pass);
     }
@@ -270,7 +294,7 @@ static void put_cells(FILE *to, const struct table *t, char *const *cells)
 
 void trace_table(FILE *to, const json_t *passes)
 {
-    struct table t = {.hidden = {[SEQUENCE] = 1, [STAGE] = 1}};
+    struct table t = {.hidden = {[RANK] = 1, [SEQUENCE] = 1, [STAGE] = 1}};
     const json_t *pass;
     size_t i;
     json_array_foreach(passes, i, pass)

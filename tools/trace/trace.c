@@ -72,7 +72,7 @@ int trace_open(struct cli *c)
     if (trace_is_async(c) && (c->session.drafting.tree.topk > 1 || c->draft_tokens == CLI_AUTO))
         return cli_fail(c, EXIT_USAGE, "--schedule async plans as many drafts in each round: not with %s",
                         c->draft_tokens == CLI_AUTO ? "--draft-tokens auto" : "--draft-topk");
-    int code = c->html && c->prompts ? cli_fail(c, EXIT_USAGE, "--prompts and --html do not go together") : cli_check_file(c, "--html", c->html);
+    int code = cli_check_file(c, "--html", c->html);
     if (code == EXIT_DONE)
         code = cli_open(c);
     if (!c->draft_given && code == EXIT_DONE && vb_mtp_modules(c->model))
@@ -177,7 +177,7 @@ const struct command command_trace = {
     "trace", "show what each round computes: token ids, cache slots, positions, hidden states, drafts and removed cache rows",
     "MODEL (--prompt TEXT | --prompt-file FILE | --tokens IDS) [OPTIONS]\n"
     "MODEL --session FILE [--prompt TEXT | --prompt-file FILE | --tokens IDS] [OPTIONS]\n"
-    "MODEL --prompts FILE [--max-sequences N] [--cache-tokens N] [OPTIONS]",
+    "MODEL --prompts FILE [--max-sequences N] [--cache-tokens N] [--dp N] [OPTIONS]",
     "Prints one line for each pass of the model (called target) or of an MTP module. In a round, tokens are drafted and one\n"
     "pass verifies them. Round 0 computes the prompt, or the first chunk of the prompt. The table has these columns.\n"
     "  `round`, `pass`        The number of the round, and whether the target or a module runs.\n"
@@ -192,6 +192,7 @@ const struct command command_trace = {
     "whether the sequence is at its prompt or decodes), and then the lists of the pass, as other engines log them: q_lens (rows of\n"
     "each sequence), lm_head_indices (rows of the pass), drafts (of all sequences, one after another), accepted, and the sequences\n"
     "that were started, preempted and finished.\n"
+    "With --dp N, the prompts are distributed over N ranks (`rank`) that compute each pass together with the same number of rows.\n"
     "With --schedule async, a second table shows what an asynchronous scheduler plans in each round before it knows the result of the\n"
     "round before (docs/ORACLE.md explains the columns).\n"
     "With --against, the passes are compared with another engine's log, and the first difference is printed.\n",
