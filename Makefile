@@ -46,9 +46,9 @@ HTTP    := -lmicrohttpd
 $(BUILD)/tools/serve/%.o: private FLAGS += -DHAVE_MICROHTTPD
 endif
 
-# The compiler makes the vectors of element-wise loops (simd/elementwise.h, RMSNorm, RoPE, the indexer) and of narrow_chunks; gcc 12 has to be asked.
+# The compiler makes the vectors of element-wise loops (simd/elementwise.h, RMSNorm, RoPE, rounding, the indexer) and of narrow_chunks; gcc 12 has to be asked.
 VECTORS := $(if $(findstring clang,$(shell $(CC) --version)),,-ftree-vectorize -fvect-cost-model=dynamic)
-$(BUILD)/simd/%.o $(BUILD)/ops/indexer.o $(BUILD)/ops/rmsnorm.o $(BUILD)/ops/rope.o: private FLAGS += $(VECTORS)
+$(BUILD)/simd/%.o $(BUILD)/ops/indexer.o $(BUILD)/ops/rmsnorm.o $(BUILD)/ops/rope.o $(BUILD)/ops/round.o: private FLAGS += $(VECTORS)
 $(BUILD)/simd/scalar.o: private FLAGS :=
 
 # simd/avx2*.c, avx512*.c and neon*.c belong to one architecture; the rest of simd/ to all.

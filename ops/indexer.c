@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ops/attention_blocks.h"
+#include "ops/round.h"
 #include "simd/decode.h"
 
 #define MOST_SCORES ((size_t)1 << 22) /* scores at once, but at least of one query */
@@ -38,53 +39,40 @@ static void hadamard(float *x, size_t D, float scale)
         x[i] = x[i] * scale;
 }
 
-/* Returns 2^ceil(log2(x)) for a normal x. */
-static float power_of_two_from(float x)
-{
-    uint32_t bits = f32_to_bits(x);
-    return bits_to_f32((bits + 0x7fffff) & 0xff800000);
-}
-
 static float inverse_root(size_t n) { return (float)(1.0 / sqrt((double)n)); }
 
-/* Rotates and transforms a vector, and writes its codes. Returns the scale s. */
-static float encode(const struct indexer *ix, uint8_t *code, float *x, const float *cos_sin)
+void op_index_key(const struct indexer *ix, void *row, float *k)
 {
     size_t D = ix->dim;
-    float most = 1e-4f, zero = 0.0f;
-    op_rope(x, 1, D, cos_sin, ix->rope);
-    hadamard(x, D, inverse_root(D));
-    for (size_t i = 0; i < D; i++) {
-        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
-        zero += x[i] * 0.0f;
+    float s;
+    if (ix->hadamard)
+        hadamard(k, D, inverse_root(D));
+    if (ix->codes) {
+        s = op_encode_e4m3(row, k, D);
+        memcpy((char *)row + D, &s, sizeof s);
+    } else {
+        memcpy(row, k, D * sizeof *k);
     }
-    if (zero != 0.0f) { /* a number is not finite */
-        memset(code, 0x7f, D);
-        return 1.0f;
-    }
-    float s = power_of_two_from(most * (1.0f / 448.0f));
-    for (size_t i = 0; i < D; i++) {
-        float scaled = x[i] / s;
-        scaled = scaled > 448.0f ? 448.0f : scaled;
-        code[i] = f32_to_e4m3(scaled < -448.0f ? -448.0f : scaled);
-    }
-    return s;
 }
 
-void op_index_key(const struct indexer *ix, void *row, float *k, const float *cos_sin)
+/* Transforms and encodes a query in place. Returns its scale. */
+static float encode_query(const struct indexer *ix, float *q)
 {
-    uint8_t *code = row;
-    float s = encode(ix, code, k, cos_sin);
-    memcpy(code + ix->dim, &s, sizeof s);
+    uint8_t code[INDEX_MAX_DIM];
+    if (ix->hadamard)
+        hadamard(q, ix->dim, inverse_root(ix->dim));
+    if (!ix->codes)
+        return 1.0f;
+    float s = op_encode_e4m3(code, q, ix->dim);
     for (size_t i = 0; i < ix->dim; i++)
-        k[i] = e4m3_to_f32(code[i]) * s;
+        q[i] = e4m3_to_f32(code[i]);
+    return s;
 }
 
 struct query_pass {
     const struct op_ctx *cx;
     const struct indexer *ix;
     float *q, *w;
-    const float *cos_sin;
 };
 
 /* Prepares heads [first, first + count) of all heads of all rows. */
@@ -95,18 +83,18 @@ static void some_heads(void *arg, size_t first, size_t count)
     size_t D = ix->dim, H = ix->heads;
     float of_heads = inverse_root(H), of_dim = inverse_root(D);
     for (size_t i = first; i < first + count; i++) {
-        uint8_t code[INDEX_MAX_DIM];
-        float x[INDEX_MAX_DIM], *q = p->q + i * D, s = encode(ix, code, q, p->cos_sin + i / H * ix->rope->dim);
-        for (size_t l = 0; l < D; l++)
-            x[l] = e4m3_to_f32(code[l]);
+        float x[INDEX_MAX_DIM], *q = p->q + i * D, s = encode_query(ix, q), w = p->w[i] * of_heads;
+        memcpy(x, q, D * sizeof *q);
         p->cx->k->pack(q, x, D);
-        p->w[i] = p->w[i] * of_heads * s * of_dim;
+        if (ix->bf16_weights)
+            op_round_bf16(&w, &w, 1);
+        p->w[i] = w * s * of_dim;
     }
 }
 
-void op_index_queries(const struct op_ctx *cx, float *q, float *w, const float *cos_sin, const struct indexer *ix, size_t S)
+void op_index_queries(const struct op_ctx *cx, float *q, float *w, const struct indexer *ix, size_t S)
 {
-    struct query_pass p = {cx, ix, q, w, cos_sin};
+    struct query_pass p = {cx, ix, q, w};
     op_each_row(cx, S * ix->heads, 16.0 * (double)ix->dim, some_heads, &p);
 }
 
@@ -129,7 +117,7 @@ static size_t queries_at_once(size_t S, size_t context) { return at_most(S, at_l
 size_t op_index_scratch(const struct indexer *ix, size_t S, size_t context, int threads)
 {
     return op_scratch_bytes((size_t)threads * ix->heads * SCORE_STRIDE) +
-           op_scratch_bytes((size_t)threads * BLOCK * index_row_bytes(ix->dim) / sizeof(float)) +
+           op_scratch_bytes((size_t)threads * BLOCK * index_row_bytes(ix) / sizeof(float)) +
            op_scratch_bytes(queries_at_once(S, context) * context) + op_scratch_bytes(context);
 }
 
@@ -143,7 +131,7 @@ static int wants_scores(const struct choice_pass *p, size_t s)
 /* Returns n rows of the index cache from token j on. If they are not adjacent in memory, they are copied first. */
 static const char *index_rows(const struct choice_pass *p, int thread, const struct timeline *t, size_t j, size_t n)
 {
-    size_t size = index_row_bytes(p->ix->dim), run = 1;
+    size_t size = index_row_bytes(p->ix), run = 1;
     const int32_t *slots = t->slots + j;
     char *rows = p->rows + (size_t)thread * BLOCK * size;
     while (run < n && slots[run] == slots[0] + (int32_t)run)
@@ -160,20 +148,21 @@ static void block_of_scores(void *arg, size_t task, int thread)
 {
     static const float one = 1.0f;
     struct choice_pass *p = arg;
-    size_t s = task / p->blocks, j = task % p->blocks * BLOCK, H = p->ix->heads, D = p->ix->dim, size = index_row_bytes(D);
+    size_t s = task / p->blocks, j = task % p->blocks * BLOCK, H = p->ix->heads, D = p->ix->dim, size = index_row_bytes(p->ix);
     const struct timeline *t = &p->seen[s];
     if (!wants_scores(p, s) || j >= t->length)
         return;
     size_t n = at_most(BLOCK, t->length - j);
     const char *rows = index_rows(p, thread, t, j, n);
-    struct weight_view keys = {.type = WEIGHT_F8_E4M3, .data = rows, .rows = n, .cols = D, .stride = size,
-                               .scale = &one, .block_rows = BLOCK, .block_cols = INDEX_MAX_DIM, .scale_stride = 1};
+    struct weight_view keys = {.type = p->ix->codes ? WEIGHT_F8_E4M3 : WEIGHT_F32, .data = rows, .rows = n, .cols = D,
+                               .stride = p->ix->codes ? size : D, .scale = p->ix->codes ? &one : NULL, .block_rows = BLOCK,
+                               .block_cols = INDEX_MAX_DIM, .scale_stride = 1};
     float *dots = p->dots + (size_t)thread * H * SCORE_STRIDE, *score = p->score + s * p->context + j;
-    p->cx->k->matmul[WEIGHT_F8_E4M3](dots, SCORE_STRIDE, &keys, 0, n, p->q + s * H * D, D, H, op_kernel_scratch(p->cx, thread));
+    p->cx->k->matmul[keys.type](dots, SCORE_STRIDE, &keys, 0, n, p->q + s * H * D, D, H, op_kernel_scratch(p->cx, thread));
     memset(score, 0, n * sizeof *score);
     for (size_t h = 0; h < H; h++)
         p->cx->k->relu_axpy(score, p->w[s * H + h], dots + h * SCORE_STRIDE, n);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; p->ix->codes && i < n; i++) {
         float s_k;
         memcpy(&s_k, rows + i * size + D, sizeof s_k);
         score[i] = s_k * score[i];
@@ -183,8 +172,10 @@ static void block_of_scores(void *arg, size_t task, int thread)
 /* ---- the choice ---- */
 
 /* Returns a number that is larger for a score that comes earlier in the order of rule 7, and equal for scores that are equal. */
-static uint32_t rank_of(float score)
+static uint32_t rank_of(const struct indexer *ix, float score)
 {
+    if (ix->bf16_scores)
+        op_round_bf16(&score, &score, 1);
     uint32_t bits = f32_to_bits(score + 0.0f); /* -0 becomes +0 */
     if (score != score)
         return 0;
@@ -195,14 +186,14 @@ static uint32_t rank_of(float score)
 
 /* Returns the rank of the score that is number k, from 1 on, in the order of rule 7. *equal becomes the number of scores
  * of this rank that are among the first k. */
-static uint32_t find_rank(const float *score, size_t n, size_t k, size_t *equal)
+static uint32_t find_rank(const struct indexer *ix, const float *score, size_t n, size_t k, size_t *equal)
 {
     uint32_t rank = 0, known = 0;
     for (int shift = 32 - DIGIT; shift >= 0; shift -= DIGIT) {
         size_t count[1 << DIGIT] = {0};
         uint32_t digit = (1 << DIGIT) - 1;
         for (size_t t = 0; t < n; t++) {
-            uint32_t r = rank_of(score[t]);
+            uint32_t r = rank_of(ix, score[t]);
             count[r >> shift & ((1 << DIGIT) - 1)] += (r & known) == rank;
         }
         for (; count[digit] < k; digit--)
@@ -214,21 +205,34 @@ static uint32_t find_rank(const float *score, size_t n, size_t k, size_t *equal)
     return rank;
 }
 
+/* Returns how many of the first n scores have this rank. */
+static size_t count_rank(const struct indexer *ix, const float *score, size_t n, uint32_t rank)
+{
+    size_t count = 0;
+    for (size_t t = 0; t < n; t++)
+        count += rank_of(ix, score[t]) == rank;
+    return count;
+}
+
 static void choose(void *arg, size_t s, int thread)
 {
     struct choice_pass *p = arg;
+    const struct indexer *ix = p->ix;
     const float *score = p->score + s * p->context;
-    int32_t *kept = p->kept + s * p->ix->kept;
-    size_t n = p->seen[s].length, equal;
+    int32_t *kept = p->kept + s * ix->kept;
+    size_t n = p->seen[s].length, equal, skipped;
     (void)thread;
     if (!has_to_choose(p, s))
         return;
-    uint32_t rank = find_rank(score, n, p->ix->kept, &equal);
+    uint32_t rank = find_rank(ix, score, n, ix->kept, &equal);
+    skipped = ix->highest ? count_rank(ix, score, n, rank) - equal : 0;
     for (size_t t = 0; t < n; t++) {
-        uint32_t r = rank_of(score[t]);
-        if (r > rank || (r == rank && equal))
+        uint32_t r = rank_of(ix, score[t]);
+        int is_equal = r == rank && !skipped && equal;
+        if (r > rank || is_equal)
             *kept++ = (int32_t)t;
-        equal -= r == rank && equal;
+        equal -= (size_t)is_equal;
+        skipped -= r == rank && skipped;
     }
 }
 
@@ -286,7 +290,7 @@ void op_index_choose(struct op_ctx *cx, int32_t *kept, const float *q, const flo
     size_t mark = op_mark(cx), T = (size_t)cx->threads, most = queries_at_once(S, context);
     struct choice_pass p = {.cx = cx, .ix = ix, .context = context};
     p.dots = op_take(cx, T * ix->heads * SCORE_STRIDE);
-    p.rows = (char *)op_take(cx, T * BLOCK * index_row_bytes(ix->dim) / sizeof(float));
+    p.rows = (char *)op_take(cx, T * BLOCK * index_row_bytes(ix) / sizeof(float));
     p.score = op_take(cx, most * context);
     int32_t *all = (int32_t *)(void *)op_take(cx, context);
     for (size_t s = 0; s < S; s += most) {

@@ -13,40 +13,44 @@
  * sums:
  *
  * layernorm: mean = dot(x, 1) / D; y = x - mean; r = 1 / sqrt(dot(y, y) / D + 1e-6); ((y * r) * w) + b. Both dots follow rule 1.
- * rope: rule 6, on numbers 0..r-1 of each vector.
  * hadamard: for n = 1, 2, 4, .. D/2, every pair (a, b) of numbers i and i + n, with i / n even, becomes (a + b, a - b); then one
  * product with D^-1/2.
- * code: a = max(largest magnitude, 1e-4); s = 2^ceil(log2(a * fl32(1/448))); each number x becomes the E4M3 code of x / s,
- * limited to +-448, rounded to nearest, ties to even. If a number of the vector is not finite, all codes are NaN.
+ * code: op_encode_e4m3 (ops/round.h), which returns s. rope: op_rope, which the caller calls.
  * score: dot(q[h], k_t) follows rule 1, over the codes. acc starts at +0; for h ascending, acc = fma(w_h, max(dot, 0), acc). Then
  * score_t = s_k,t * acc.
  *
- * A row of the index cache holds D codes (1 byte each), and then s_k,t as f32. */
+ * A row of the index cache holds D codes (1 byte each), and then s_k,t as f32; without codes, D numbers of type f32. */
 #ifndef VB_INDEXER_H
 #define VB_INDEXER_H
 
 #include "ops/attention.h"
-#include "ops/rope.h"
 
 #define INDEX_MIN_DIM 32
 #define INDEX_MAX_DIM 128
 
 struct indexer {
     size_t heads, dim, kept;  /* H; D, a power of two from INDEX_MIN_DIM to INDEX_MAX_DIM; the number of tokens to keep */
-    const struct rope *rope;  /* r = rope->dim is at most D */
+    int hadamard, codes;      /* 1; 0: this step is left out, and s is 1 (convention indexer-codes) */
+    /* The next three members make the indexer do what other implementations do (engine/model/conventions.h). They are 0 by
+     * default. */
+    int bf16_weights;         /* 1: weights_proj(x)_h * H^-1/2 is rounded to BF16 */
+    int bf16_scores;          /* 1: tokens are ranked by scores rounded to BF16 */
+    int highest;              /* 1: of equal scores, the one of the later token comes first */
 };
 
 /* Returns the size of a row of the index cache in bytes; a multiple of 4. */
-static inline size_t index_row_bytes(size_t dim) { return dim + sizeof(float); }
+static inline size_t index_row_bytes(const struct indexer *ix)
+{
+    return ix->codes ? ix->dim + sizeof(float) : ix->dim * sizeof(float);
+}
 
 /* Normalises k [D] in place, with the weights w [D] and the bias b [D] of the LayerNorm. */
 void op_index_norm(const struct kernels *k, float *x, const float *w, const float *b, size_t D);
-/* Writes a row of the index cache for the normalised k [D]. cos_sin is that of the token (op_rope_angles). k becomes the
- * numbers that the row represents, s * code. */
-void op_index_key(const struct indexer *ix, void *row, float *k, const float *cos_sin);
-/* Prepares the indexer's queries of S rows in place. q [S, H, D], the output of wq_b, becomes codes as f32 in packed order.
- * w [S, H], the output of weights_proj, becomes w_h. cos_sin is [S, r]. */
-void op_index_queries(const struct op_ctx *cx, float *q, float *w, const float *cos_sin, const struct indexer *ix, size_t S);
+/* Writes a row of the index cache for k [D], which is normalised and rotated. Changes k. */
+void op_index_key(const struct indexer *ix, void *row, float *k);
+/* Prepares the indexer's queries of S rows in place. q [S, H, D], rotated, becomes codes as f32 in packed order. w [S, H], the
+ * output of weights_proj, becomes w_h. */
+void op_index_queries(const struct op_ctx *cx, float *q, float *w, const struct indexer *ix, size_t S);
 
 /* Returns the bytes of scratch that op_index_choose needs for up to S queries over at most `context` tokens. */
 size_t op_index_scratch(const struct indexer *ix, size_t S, size_t context, int threads);

@@ -19,8 +19,8 @@ enum kv_type { KV_F32, KV_BF16, KV_Q8 };
 struct kv_layout {
     enum kv_type type;
     size_t latent, rope; /* the sizes c and r */
-    size_t index;        /* numbers of an index key (ops/indexer.h); 0: the model has no indexer */
-    size_t index_layers; /* layers that have an index cache */
+    size_t index_layers; /* number of layers that have an index cache too (ops/indexer.h) */
+    size_t index_row;    /* bytes in a row of the index cache; a multiple of 4 */
 };
 
 /* Returns the size of a row in bytes, with its padding; a multiple of 4. */

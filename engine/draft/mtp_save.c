@@ -23,7 +23,7 @@ enum { DEPTHS, WIDTH, ROW, HEAD, HIDDEN, MISSING, FIRST_PENDING, PENDING, NUMBER
 static size_t row_numbers(const struct mtp_state *s)
 {
     const struct kvpool *p = s->depths[0].cache.pool;
-    return p->row + p->index_row / sizeof(float);
+    return p->row + p->layout.index_layers * p->layout.index_row / sizeof(float);
 }
 
 /* What the state of a drafter can be used by: one with as many depths or fewer, and the same in the rest. */
@@ -72,7 +72,7 @@ void mtp_drafter_save(struct drafter *drafter, struct workspace *w, size_t pos, 
         session_write_u64(out, depth->cache.length);
         session_write(out, depth->hidden_of_next, d * sizeof *depth->hidden_of_next);
         session_write_rows(out, &depth->cache, 0, depth->cache.length, depth->cache.pool->row);
-        if (depth->cache.pool->index_row)
+        if (depth->cache.pool->layout.index_layers)
             session_write_index_rows(out, &depth->cache, 0, depth->cache.length);
     }
     if (hidden)
@@ -101,7 +101,7 @@ static int read_depth(struct mtp_state *s, int k, size_t most, struct session_re
     for (uint64_t i = 0; i < length; i++)
         kvcache_append(&depth->cache);
     if (session_read_rows(in, &depth->cache, 0, (size_t)length, depth->cache.pool->row) ||
-        (depth->cache.pool->index_row && session_read_index_rows(in, &depth->cache, 0, (size_t)length)))
+        (depth->cache.pool->layout.index_layers && session_read_index_rows(in, &depth->cache, 0, (size_t)length)))
         return DRAFTER_WRONG;
     return DRAFTER_LOADED;
 }

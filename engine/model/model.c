@@ -229,6 +229,8 @@ static int bind_indexer(struct binder *b, struct mla *a, int layer)
         (rc = bind_vector(b, &a->indexer.k_norm, "self_attn.indexer.k_norm.weight", D)) ||
         (rc = bind_vector(b, &a->indexer.k_norm_bias, "self_attn.indexer.k_norm.bias", D)))
         return rc;
+    a->sees_all = layer >= c->num_hidden_layers && c->conventions.value[MTP_INDEXER];
+    a->has_indexer = !a->sees_all;
     return bind_exact(b, &a->indexer.weights_proj, "self_attn.indexer.weights_proj", H, c->dims.d, c->conventions.value[INDEXER_WEIGHTS]);
 }
 
@@ -459,17 +461,6 @@ int model_bind(struct model **out, const struct config *config, struct checkpoin
     return bind(out, config, checkpoint, &(struct model_options){0}, a, err);
 }
 
-/* Refuses conventions of the indexer that are not computed. */
-static int check_conventions(const struct config *c, const char *dir, vb_error *err)
-{
-    for (size_t i = FIRST_TARGET_CONVENTION; c->index_topk && i < CONVENTIONS; i++) {
-        const struct convention_row *row = convention_row(i);
-        if (row->of_indexer && c->conventions.value[i])
-            return vb_fail(err, VB_UNSUPPORTED, "%s: the convention %s=%s is not computed here", dir, row->name, row->values[c->conventions.value[i]]);
-    }
-    return VB_OK;
-}
-
 int model_open_under(struct model **out, const char *dir, const struct model_options *o, const vb_allocator *a, vb_error *err)
 {
     struct config config;
@@ -482,8 +473,6 @@ int model_open_under(struct model **out, const char *dir, const struct model_opt
     if (!rc && !cache_type_fits(&config, o->cache_type))
         return vb_fail(err, VB_BAD_ARGUMENT, "%s: kv_lora_rank is %d, cache type %s wants a multiple of 32", dir, config.kv_lora_rank,
                        cache_type_name(o->cache_type));
-    if (!rc)
-        rc = check_conventions(&config, dir, err);
     if (!rc)
         rc = checkpoint_open(&checkpoint, dir, a, err);
     return rc ? rc : bind(out, &config, checkpoint, o, a, err);

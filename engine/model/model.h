@@ -9,6 +9,7 @@
 #include "engine/base/mapping.h"
 #include "engine/files/checkpoint.h"
 #include "engine/model/config.h"
+#include "ops/indexer.h"
 #include "ops/kv_rows.h"
 #include "simd/kernels.h"
 
@@ -28,6 +29,8 @@ struct mla {                                  /* weights of multi-head latent at
     int uk_transposed;                        /* 1: w_uk is quantised along n, so its shape is [H c, n], and uk_stride is c */
     struct weight_view o_proj;                /* [d, Hv] */
     int has_indexer;                          /* 1 in the full layers of a model with sparse attention */
+    int sees_all;                             /* 1: rows attend to all tokens in a model with sparse attention (convention
+                                                 mtp-indexer=none, for MTP layers) */
     struct {                                  /* see docs/SEMANTICS.md, "Sparse attention (DSA)"; H is index_n_heads */
         struct weight_view wq_b, wk;          /* [HD, q], [D, d] */
         const float *k_norm, *k_norm_bias;    /* [D] */
@@ -137,6 +140,8 @@ void model_close(struct model *m);
 /* Returns the layout of the cache rows of all main layers, or of an MTP module, which has a cache of its own. */
 struct kv_layout model_cache_layout(const struct config *c);
 struct kv_layout model_mtp_cache_layout(const struct config *c);
+/* Returns the indexer of a model with sparse attention, with its conventions. */
+struct indexer model_indexer(const struct config *c);
 /* Returns how many bytes the target's cache takes for one token if the cache had this type, with the index cache; 0 if it cannot have
  * this type. */
 size_t model_cache_bytes(const struct config *c, enum cache_type type);

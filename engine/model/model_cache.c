@@ -1,6 +1,5 @@
 /* engine/model/model_cache.c -- the rows of a model's KV cache. */
 #include "engine/model/model.h"
-#include "ops/indexer.h"
 
 /* Returns how many main layers have an indexer. */
 static size_t full_layers(const struct config *c)
@@ -11,11 +10,21 @@ static size_t full_layers(const struct config *c)
     return count;
 }
 
+struct indexer model_indexer(const struct config *c)
+{
+    const unsigned char *convention = c->conventions.value;
+    return (struct indexer){.heads = c->dims.index_heads, .dim = c->dims.index_dim, .kept = c->dims.index_topk,
+                            .hadamard = convention[INDEXER_CODES] % 2 == 0, .codes = convention[INDEXER_CODES] < 2,
+                            .bf16_weights = convention[INDEXER_WEIGHTS], .bf16_scores = convention[INDEXER_SCORES],
+                            .highest = convention[INDEXER_TIES]};
+}
+
 static struct kv_layout layout_of(const struct config *c, enum cache_type type)
 {
     static const enum kv_type types[CACHE_TYPES] = {[CACHE_TYPE_F32] = KV_F32, [CACHE_TYPE_BF16] = KV_BF16, [CACHE_TYPE_Q8] = KV_Q8};
-    return (struct kv_layout){.type = types[type], .latent = c->dims.c, .rope = c->dims.r, .index = c->dims.index_dim,
-                              .index_layers = full_layers(c)};
+    struct indexer ix = model_indexer(c);
+    return (struct kv_layout){.type = types[type], .latent = c->dims.c, .rope = c->dims.r, .index_layers = full_layers(c),
+                              .index_row = index_row_bytes(&ix)};
 }
 
 struct kv_layout model_cache_layout(const struct config *c) { return layout_of(c, c->cache_type); }
@@ -32,5 +41,5 @@ size_t model_cache_bytes(const struct config *c, enum cache_type type)
     struct kv_layout layout = layout_of(c, type);
     if (!cache_type_fits(c, type))
         return 0;
-    return c->dims.layers * kv_row_bytes(&layout) + layout.index_layers * index_row_bytes(layout.index);
+    return c->dims.layers * kv_row_bytes(&layout) + layout.index_layers * layout.index_row;
 }

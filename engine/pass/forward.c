@@ -65,6 +65,7 @@ void forward_cache_rows(struct workspace *w, const struct mla *a, size_t layer, 
     const struct config *c = &w->model->config;
     size_t H = c->dims.H, n = c->dims.n, r = c->dims.r;
     size_t latent = c->dims.c;
+    int fp8 = c->index_topk && c->conventions.value[LATENT_CACHE];
     op_rmsnorm(&w->cx, w->kv_a, latent + r, w->kv_a, latent + r, a->kv_a_layernorm, S, latent, (float)c->latent_eps);
     for (size_t s = 0; s < S; s++) {
         const struct kvcache *cache = rows[s].cache;
@@ -75,6 +76,8 @@ void forward_cache_rows(struct workspace *w, const struct mla *a, size_t layer, 
         op_rope(w->q + s * H * (n + r) + n, H, n + r, cos_sin, &w->rope);
         op_rope(kv_a + latent, 1, r, cos_sin, &w->rope);
         forward_scale_queries(w->q + s * H * (n + r), c, &rows[s]);
+        for (size_t i = 0; fp8 && i < latent; i += 128)
+            op_round_e4m3(kv_a + i, latent - i < 128 ? latent - i : 128);
         kv_row_write(w->cx.k, &cache->pool->layout, row, kv_a);
         if (w->tapper)
             kv_row_read(&cache->pool->layout, kv_a, row);
@@ -129,7 +132,7 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
     forward_cache_rows(w, a, layer, rows, S);
     if (w->tapper)
         tap_rope_and_cache_rows(w, S);
-    if (w->kept_most)
+    if (w->kept_most && !a->sees_all)
         index_tokens(w, a, rows, x, S);
     tap_operator(w, "self_attn.");
     op_enter(&w->cx, PART_ATTENTION);

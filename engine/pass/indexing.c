@@ -2,13 +2,14 @@
 #include "engine/pass/indexing.h"
 
 #include "engine/pass/tap.h"
-#include "ops/indexer.h"
 #include "ops/linear.h"
+#include "ops/round.h"
 
 static struct indexer indexer_of(const struct workspace *w)
 {
-    const struct dims *d = &w->model->config.dims;
-    return (struct indexer){.heads = d->index_heads, .dim = d->index_dim, .kept = w->kept_most, .rope = &w->index_rope};
+    struct indexer ix = model_indexer(&w->model->config);
+    ix.kept = w->kept_most;
+    return ix;
 }
 
 static void keep_keys(struct workspace *w, const struct mla *a, const struct indexer *ix, const struct row *rows, size_t S)
@@ -19,8 +20,33 @@ static void keep_keys(struct workspace *w, const struct mla *a, const struct ind
         op_index_norm(w->cx.k, w->index_k + s * D, a->indexer.k_norm, a->indexer.k_norm_bias, D);
     tap(w, "self_attn.indexer.k_norm.output", w->index_k, D);
     for (size_t s = 0; s < S; s++)
-        op_index_key(ix, kvcache_index_row(rows[s].cache, a->indexer.number, rows[s].slot), w->index_k + s * D, w->cos_sin + s * w->rope.dim);
+        op_rope(w->index_k + s * D, 1, D, w->cos_sin + s * w->rope.dim, &w->index_rope);
     tap(w, "self_attn.indexer.k", w->index_k, D);
+    for (size_t s = 0; s < S; s++)
+        op_index_key(ix, kvcache_index_row(rows[s].cache, a->indexer.number, rows[s].slot), w->index_k + s * D);
+}
+
+/* Computes queries and weights of rows [first, first + S). With taps, these are all rows. */
+static void make_queries(struct workspace *w, const struct mla *a, const struct indexer *ix, const float *x, size_t first, size_t S)
+{
+    const struct dims *d = &w->model->config.dims;
+    size_t width = ix->heads * ix->dim;
+    x += first * d->d;
+    op_linear(&w->cx, w->index_q, w->q_a + first * d->q, &a->indexer.wq_b, S);
+    if (ix->bf16_weights) {
+        op_round_bf16(w->delta, x, S * d->d); /* `delta` is free until attention writes it */
+        x = w->delta;
+    }
+    op_linear_exact(&w->cx, w->index_w, x, &a->indexer.weights_proj, S);
+    if (ix->bf16_weights)
+        op_round_bf16(w->index_w, w->index_w, S * ix->heads);
+    tap(w, "self_attn.indexer.wq_b.output", w->index_q, width);
+    tap(w, "self_attn.indexer.weights_proj.output", w->index_w, ix->heads);
+    for (size_t s = 0; s < S; s++)
+        op_rope(w->index_q + s * width, ix->heads, ix->dim, w->cos_sin + (first + s) * w->rope.dim, &w->index_rope);
+    tap(w, "self_attn.indexer.q", w->index_q, width);
+    op_index_queries(&w->cx, w->index_q, w->index_w, ix, S);
+    tap(w, "self_attn.indexer.weights", w->index_w, ix->heads);
 }
 
 static int has_to_choose(const struct workspace *w, size_t s) { return w->seen[s].length > w->kept_most; }
@@ -29,15 +55,8 @@ static int has_to_choose(const struct workspace *w, size_t s) { return w->seen[s
 static void choose(struct workspace *w, const struct mla *a, const struct indexer *ix, const struct row *rows, const float *x, size_t first,
                    size_t S)
 {
-    const struct dims *d = &w->model->config.dims;
     size_t K = ix->kept;
-    op_linear(&w->cx, w->index_q, w->q_a + first * d->q, &a->indexer.wq_b, S);
-    op_linear_exact(&w->cx, w->index_w, x + first * d->d, &a->indexer.weights_proj, S);
-    if (w->tapper) { /* then `first` is 0 */
-        tap(w, "self_attn.indexer.wq_b.output", w->index_q, ix->heads * ix->dim);
-        tap(w, "self_attn.indexer.weights_proj.output", w->index_w, ix->heads);
-    }
-    op_index_queries(&w->cx, w->index_q, w->index_w, w->cos_sin + first * w->rope.dim, ix, S);
+    make_queries(w, a, ix, x, first, S);
     for (size_t s = first; s < first + S; s++)
         w->index_seen[s] = (struct timeline){kvcache_index_layer(rows[s].cache, a->indexer.number), w->seen[s].slots, w->seen[s].length};
     tap_operator(w, "self_attn.indexer.");

@@ -4,17 +4,14 @@
 #include <assert.h>
 #include <string.h>
 
-#include "ops/indexer.h"
-
 int kvpool_open(struct kvpool *p, size_t layers, size_t capacity, struct kv_layout layout, const vb_allocator *a, vb_error *err)
 {
     *p = (struct kvpool){.layers = layers, .capacity = capacity, .layout = layout, .row = kv_row_bytes(&layout) / 4, .num_free = capacity};
-    p->index_row = layout.index_layers ? index_row_bytes(layout.index) : 0;
     p->rows = vb_alloc(a, layers * p->row, capacity * 4);
-    p->index_rows = p->index_row ? vb_alloc(a, layout.index_layers * p->index_row, capacity) : NULL;
+    p->index_rows = layout.index_layers ? vb_alloc(a, layout.index_layers * layout.index_row, capacity) : NULL;
     p->free = vb_alloc(a, capacity, sizeof *p->free);
     p->holders = vb_alloc(a, capacity, sizeof *p->holders);
-    if (!p->rows || !p->free || !p->holders || (p->index_row && !p->index_rows)) {
+    if (!p->rows || !p->free || !p->holders || (layout.index_layers && !p->index_rows)) {
         kvpool_close(p, a);
         return vb_fail(err, VB_NO_MEMORY, "no memory for a cache of %zu layers, %zu tokens, %zu numbers each", layers,
                        capacity, layout.latent + layout.rope);
@@ -54,7 +51,7 @@ static void let_go(struct kvcache *c, int32_t slot)
     for (size_t layer = 0; c->poison && layer < p->layers; layer++)
         memset(kvcache_row(c, layer, slot), 0xff, p->row * 4);
     for (size_t layer = 0; c->poison && layer < p->layout.index_layers; layer++)
-        memset(kvcache_index_row(c, layer, slot), 0xff, p->index_row);
+        memset(kvcache_index_row(c, layer, slot), 0xff, p->layout.index_row);
     p->free[p->num_free++] = slot;
 }
 
@@ -122,6 +119,6 @@ void kvcache_begin_as(struct kvcache *c, const struct kvcache *other, size_t n)
         for (size_t layer = 0; layer < from->layers; layer++)
             memcpy(kvcache_row(c, layer, copy), kvcache_row(other, layer, slot), from->row * 4);
         for (size_t layer = 0; layer < from->layout.index_layers; layer++)
-            memcpy(kvcache_index_row(c, layer, copy), kvcache_index_row(other, layer, slot), from->index_row);
+            memcpy(kvcache_index_row(c, layer, copy), kvcache_index_row(other, layer, slot), from->layout.index_row);
     }
 }

@@ -20,8 +20,7 @@ struct kvpool {
     struct kv_layout layout;
     size_t row;       /* words of 4 bytes in a row, with its padding */
     char *rows;       /* [layers, capacity, row] */
-    size_t index_row; /* bytes in a row of the index cache */
-    char *index_rows; /* [layout.index_layers, capacity, index_row]; NULL without an indexer */
+    char *index_rows; /* [layout.index_layers, capacity, layout.index_row]; NULL without an indexer */
     int32_t *free;    /* [capacity]: a stack of the num_free free slots. A new pool returns slots 0, 1, 2 and so on, in this
                          order */
     int32_t *holders; /* [capacity]: number of caches that hold the row */
@@ -45,7 +44,7 @@ int kvpool_open(struct kvpool *p, size_t layers, size_t capacity, struct kv_layo
 void kvpool_close(struct kvpool *p, const vb_allocator *a);
 static inline size_t kvpool_bytes(const struct kvpool *p)
 {
-    return p->capacity * (p->layers * p->row * 4 + p->layout.index_layers * p->index_row + sizeof *p->free + sizeof *p->holders);
+    return p->capacity * (p->layers * p->row * 4 + p->layout.index_layers * p->layout.index_row + sizeof *p->free + sizeof *p->holders);
 }
 
 /* kvcache_open makes a cache with a pool of its own. kvcache_open_in makes one in a pool that must outlive it. */
@@ -66,11 +65,11 @@ static inline void *kvcache_row(const struct kvcache *c, size_t layer, int32_t s
 /* The same for the index cache. `layer` is the number of the layer among those that have one. */
 static inline void *kvcache_index_layer(const struct kvcache *c, size_t layer)
 {
-    return c->pool->index_rows + layer * c->pool->capacity * c->pool->index_row;
+    return c->pool->index_rows + layer * c->pool->capacity * c->pool->layout.index_row;
 }
 static inline void *kvcache_index_row(const struct kvcache *c, size_t layer, int32_t slot)
 {
-    return (char *)kvcache_index_layer(c, layer) + (size_t)slot * c->pool->index_row;
+    return (char *)kvcache_index_layer(c, layer) + (size_t)slot * c->pool->layout.index_row;
 }
 
 static inline size_t kvcache_bytes(const struct kvcache *c) { return kvpool_bytes(&c->own) + c->capacity * sizeof *c->slots; }

@@ -8,7 +8,6 @@
 #include "ops/attention.h"
 #include "ops/crew.h"
 #include "ops/expanded.h"
-#include "ops/indexer.h"
 #include "ops/linear.h"
 #include "ops/mlp.h"
 #include "ops/router.h"
@@ -28,7 +27,7 @@ static size_t scratch_bytes(const struct workspace *w, size_t S)
     if (w->expands)
         bytes = max_size(bytes, op_expanded_scratch(&attention, S, w->context, w->cx.threads));
     if (w->kept_most) {
-        struct indexer ix = {.heads = c->dims.index_heads, .dim = c->dims.index_dim, .kept = w->kept_most};
+        struct indexer ix = model_indexer(c);
         bytes = max_size(bytes, op_index_scratch(&ix, S, w->context, w->cx.threads));
     }
     if (config_has_layers(c, 0))
@@ -75,7 +74,7 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
     (convention[ROPE_ANGLE] ? rope_init_f32 : rope_init)(&w->rope, r, c->rope_interleave, c->rope_theta,
                                                          effective.rope_yarn ? &yarn : NULL);
     w->index_rope = w->rope;
-    w->index_rope.interleave = c->indexer_rope_interleave;
+    w->index_rope.interleave = convention[INDEXER_ROPE] ? convention[INDEXER_ROPE] == 1 : c->indexer_rope_interleave;
     w->kept_most = min_size(c->dims.index_topk, w->context);
     w->cx.scratch_size = scratch_bytes(w, S) + 4096;
 

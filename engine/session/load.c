@@ -2,7 +2,6 @@
  * with correct checksums and wrong contents. */
 #include <string.h>
 
-#include "ops/indexer.h"
 #include "simd/fpenv.h"
 #include "engine/model/numa.h"
 #include "engine/session/prefill.h"
@@ -58,8 +57,7 @@ static int stopped(const struct session_loading *l)
 /* Returns the size of a cache section with the rows of the file, for a model whose cache has this layout. */
 static uint64_t cache_size(const struct session_loading *l, const struct kv_layout *layout)
 {
-    uint64_t index = layout->index_layers ? layout->index_layers * index_row_bytes(layout->index) : 0;
-    return l->in.head.rows * (l->in.head.layers * kv_row_words(layout) * 4 + index);
+    return l->in.head.rows * (l->in.head.layers * kv_row_words(layout) * 4 + layout->index_layers * layout->index_row);
 }
 
 static int check_model(const struct session_loading *l, const struct model *m, const vb_session_options *o)

@@ -144,7 +144,7 @@ int vb_session_save(vb_session *s, const char *path, const vb_file_options *opti
     const vb_file_options *o = options ? options : &defaults;
     const struct config *c = &s->model->config;
     struct kv_layout layout = model_cache_layout(c);
-    struct session_writer w = {.head = {.version = layout.index ? SESSION_VERSION : layout.type == KV_F32 ? 1 : 2, .layers = (uint32_t)c->num_hidden_layers,
+    struct session_writer w = {.head = {.version = layout.index_layers ? SESSION_VERSION : layout.type == KV_F32 ? 1 : 2, .layers = (uint32_t)c->num_hidden_layers,
                                         .width = (uint32_t)kv_row_words(&layout), .tokens = s->count,
                                         .rows = s->cached, .prompt = s->prompt, .given = s->given, .context = s->context}};
     if (!s->count)

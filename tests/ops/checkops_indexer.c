@@ -27,7 +27,6 @@ static uint8_t nearest_code(float x)
     return (uint8_t)(best | sign);
 }
 
-/* A vector after LayerNorm; `after` is the whole rest of the way of a key or a query: codes as f32, and their scale. */
 static void contract_norm(float *x, const float *w, const float *b, size_t D)
 {
     float ones[INDEX_MAX_DIM], mean, r;
@@ -43,26 +42,24 @@ static void contract_norm(float *x, const float *w, const float *b, size_t D)
     }
 }
 
-static float contract_encode(float *x, size_t D, size_t rope, int interleave, const float *cos_sin)
+/* Replaces a rotated key or query by its codes. Returns their scale. */
+static float contract_encode(const struct indexer *ix, float *x)
 {
+    size_t D = ix->dim;
     float most = 1e-4f, s = 0x1p-40f, root = (float)(1 / sqrt((double)D));
-    for (size_t i = 0; i < rope / 2; i++) {
-        float *a = x + (interleave ? 2 * i : i), *b = a + (interleave ? 1 : rope / 2), c = cos_sin[i], sine = cos_sin[rope / 2 + i];
-        float ac = *a * c, bs = *b * sine, as = *a * sine, bc = *b * c;
-        *a = ac - bs;
-        *b = as + bc;
-    }
-    for (size_t n = 1; n < D; n *= 2)
+    for (size_t n = 1; n < D && ix->hadamard; n *= 2)
         for (size_t i = 0; i < D; i++)
             if (i / n % 2 == 0) {
                 float a = x[i], b = x[i + n];
                 x[i] = a + b;
                 x[i + n] = a - b;
             }
-    for (size_t i = 0; i < D; i++) {
+    for (size_t i = 0; i < D && ix->hadamard; i++)
         x[i] *= root;
+    if (!ix->codes)
+        return 1.0f;
+    for (size_t i = 0; i < D; i++)
         most = fmaxf(most, fabsf(x[i]));
-    }
     float wanted = most * (1.0f / 448.0f);
     while (s < wanted)
         s *= 2;
@@ -73,6 +70,14 @@ static float contract_encode(float *x, size_t D, size_t rope, int interleave, co
     return s;
 }
 
+/* To 8 significant bits, ties to even. */
+static float to_bf16(float x)
+{
+    int exponent;
+    float fraction = frexpf(x, &exponent);
+    return ldexpf(nearbyintf(fraction * 256.0f), exponent - 8);
+}
+
 /* ---- cases ---- */
 
 struct index_case {
@@ -80,49 +85,36 @@ struct index_case {
     size_t S, slots, context;
     char *rows;            /* [slots, row] */
     float *q, *w;          /* [S, H, D], [S, H] before they are prepared */
-    float *cos_sin;        /* [S, r] */
     int32_t *slot_of;
     struct timeline *seen;
     float *key, *scale;    /* [slots, D], [slots]: codes of each row as f32, and their scale */
 };
 
-static struct index_case random_case(size_t H, size_t D, size_t r, int interleave, size_t kept, size_t S, size_t longest, uint64_t *seed)
+static struct index_case random_case(struct indexer ix, size_t S, size_t longest, uint64_t *seed)
 {
-    struct index_case c = {.ix = {H, D, kept, NULL}, .S = S, .slots = longest + 3, .context = longest};
-    size_t size = index_row_bytes(D);
+    struct index_case c = {.ix = ix, .S = S, .slots = longest + 3, .context = longest};
+    size_t D = ix.dim, size = index_row_bytes(&ix);
     float *w = random_floats(D, seed), *b = random_floats(D, seed);
-    struct rope *rope = guarded(sizeof *rope);
-    rope_init(rope, r, interleave, 10000, NULL);
-    c.ix.rope = rope;
     c.rows = guarded(c.slots * size);
     c.key = guarded_floats(c.slots * D);
     c.scale = guarded_floats(c.slots);
     for (size_t j = 0; j < c.slots; j++) {
-        float cos_sin[128], *k = random_floats(D, seed), *same = copy_of(k, D), shown[INDEX_MAX_DIM];
-        op_rope_angles(cos_sin, c.ix.rope, (int64_t)j);
+        float *k = random_floats(D, seed), *same = c.key + j * D;
+        memcpy(same, k, D * sizeof *k);
         op_index_norm(scalar_table(), k, w, b, D);
         contract_norm(same, w, b, D);
         check_same_bits(k, D, same, D, 1, D);
-        memcpy(shown, k, D * sizeof *k);
-        op_index_key(&c.ix, c.rows + j * size, shown, cos_sin);
-        c.scale[j] = contract_encode(same, D, r, interleave, cos_sin);
-        for (size_t i = 0; i < D; i++) {
-            c.key[j * D + i] = same[i];
-            same[i] *= c.scale[j];
-        }
-        check_same_bits(shown, D, same, D, 1, D);
+        op_index_key(&ix, c.rows + j * size, k);
+        c.scale[j] = contract_encode(&ix, same);
     }
-    c.q = random_floats(S * H * D, seed);
-    c.w = random_floats(S * H, seed);
-    c.cos_sin = guarded_floats(S * r);
+    c.q = random_floats(S * ix.heads * D, seed);
+    c.w = random_floats(S * ix.heads, seed);
     c.slot_of = guarded(c.slots * sizeof *c.slot_of);
     c.seen = guarded(S * sizeof *c.seen);
     for (size_t j = 0, half = c.slots / 2; j < c.slots; j++) /* the rows of the later tokens are in descending order */
         c.slot_of[j] = (int32_t)(j < half ? j : c.slots - 1 - (j - half));
-    for (size_t s = 0; s < S; s++) {
+    for (size_t s = 0; s < S; s++)
         c.seen[s] = (struct timeline){c.rows, c.slot_of, s ? 1 + random_below(seed, longest) : longest};
-        op_rope_angles(c.cos_sin + s * r, c.ix.rope, (int64_t)(7 * s));
-    }
     return c;
 }
 
@@ -154,7 +146,7 @@ static void run(const struct index_case *c, const struct kernels *k, int threads
     struct op_ctx cx = context_of(k, threads, op_index_scratch(&c->ix, count, c->context, threads));
     float *q = copy_of(c->q + first * H * D, count * H * D), *w = copy_of(c->w + first * H, count * H);
     cx.probe = scores ? &scores->probe : NULL;
-    op_index_queries(&cx, q, w, c->cos_sin + first * c->ix.rope->dim, &c->ix, count);
+    op_index_queries(&cx, q, w, &c->ix, count);
     op_index_choose(&cx, kept + first * c->ix.kept, q, w, c->seen + first, &c->ix, count, c->context);
     assert_int_equal(cx.scratch_used, 0);
     release_to(mark);
@@ -167,8 +159,8 @@ static void contract_scores(const struct index_case *c, size_t s, float *score)
     float of_heads = (float)(1 / sqrt((double)H)), of_dim = (float)(1 / sqrt((double)D));
     float *q = copy_of(c->q + s * H * D, H * D), *w = copy_of(c->w + s * H, H);
     for (size_t h = 0; h < H; h++) {
-        float scale = contract_encode(q + h * D, D, c->ix.rope->dim, c->ix.rope->interleave, c->cos_sin + s * c->ix.rope->dim);
-        w[h] *= of_heads;
+        float scale = contract_encode(&c->ix, q + h * D);
+        w[h] = c->ix.bf16_weights ? to_bf16(w[h] * of_heads) : w[h] * of_heads;
         w[h] *= scale;
         w[h] *= of_dim;
     }
@@ -194,13 +186,16 @@ static void contract_scores(const struct index_case *c, size_t s, float *score)
 }
 
 static const float *compared;
+static const struct indexer *comparing;
 static int earlier(const void *a, const void *b)
 {
     int32_t i = *(const int32_t *)a, j = *(const int32_t *)b;
     float x = compared[i], y = compared[j];
     if (isnan(x) != isnan(y))
         return isnan(x) ? 1 : -1;
-    return x > y ? -1 : x < y ? 1 : i < j ? -1 : 1;
+    x = comparing->bf16_scores ? to_bf16(x) : x;
+    y = comparing->bf16_scores ? to_bf16(y) : y;
+    return x > y ? -1 : x < y ? 1 : (i < j) == !comparing->highest ? -1 : 1;
 }
 
 static int ascending(const void *a, const void *b) { return *(const int32_t *)a < *(const int32_t *)b ? -1 : 1; }
@@ -215,8 +210,9 @@ static void check_choice(const struct index_case *c, size_t s, const float *scor
     for (size_t t = 0; t < n; t++)
         order[t] = (int32_t)t;
     compared = score;
+    comparing = &c->ix;
     qsort(order, n, sizeof *order, earlier);
-    if (seen && !isnan(score[order[0]]) && !isnan(score[order[n - 1]]))
+    if (seen && !c->ix.bf16_scores && !isnan(score[order[0]]) && !isnan(score[order[n - 1]]))
         assert_true(seen->margin[s] == score[order[K - 1]] - score[order[K]]);
     qsort(order, K, sizeof *order, ascending);
     for (size_t i = 0; i < K; i++)
@@ -251,13 +247,16 @@ static void check_case(const struct index_case *c, const char *what)
 
 TEST(indexer_is_rule_9_bit_for_bit)
 {
-    static const size_t shapes[][4] = {{1, 32, 32, 0}, {3, 64, 16, 1}, {4, 128, 64, 0}, {17, 128, 64, 1}};
+    static const struct indexer kinds[] = {{.heads = 1, .dim = 32, .hadamard = 1, .codes = 1}, {.heads = 3, .dim = 64, .hadamard = 1, .codes = 1},
+                                           {.heads = 4, .dim = 128, .codes = 1, .highest = 1}, {.heads = 17, .dim = 128, .hadamard = 1, .codes = 1},
+                                           {.heads = 3, .dim = 64, .hadamard = 1, .bf16_weights = 1}, {.heads = 4, .dim = 128, .bf16_scores = 1}};
     static const size_t lengths[][2] = {{1, 1}, {5, 4}, {255, 7}, {256, 255}, {300, 256}, {700, 33}}; /* tokens; kept */
     uint64_t seed = 9;
-    for (size_t i = 0; i < COUNT(shapes); i++)
-        for (size_t l = 0; l < COUNT(lengths); l++) {
-            const size_t *a = shapes[i];
-            struct index_case c = random_case(a[0], a[1], a[2], (int)a[3], lengths[l][1], 1 + l, lengths[l][0], &seed);
+    for (size_t i = 0; i < COUNT(kinds); i++)
+        for (size_t l = i < 4 ? 0 : 4; l < COUNT(lengths); l++) {
+            struct indexer ix = kinds[i];
+            ix.kept = lengths[l][1];
+            struct index_case c = random_case(ix, 1 + l, lengths[l][0], &seed);
             check_case(&c, "random");
             release_to(0);
         }
@@ -268,7 +267,7 @@ TEST(indexer_is_rule_9_bit_for_bit)
 TEST(equal_scores_keep_the_earliest_tokens)
 {
     uint64_t seed = 10;
-    struct index_case c = random_case(2, 64, 32, 0, 40, 4, 600, &seed);
+    struct index_case c = random_case((struct indexer){.heads = 2, .dim = 64, .kept = 40, .hadamard = 1, .codes = 1}, 4, 600, &seed);
     for (size_t i = 0; i < c.S * 2; i++)
         c.w[i] = i < 2 ? 0.0f : i < 4 ? -0.5f : i < 6 ? -7e-38f : 1.0f;
     for (size_t i = 4 * 64; i < 8 * 64; i++)
@@ -280,22 +279,23 @@ TEST(equal_scores_keep_the_earliest_tokens)
     for (size_t i = 0; i < c.ix.kept; i++)
         assert_int_equal(kept[i], i);
     check_case(&c, "ties");
+    c.ix.highest = 1;
+    check_case(&c, "ties, the latest first");
 }
 
 /* A key or a query that is not finite has codes that are NaN: its scores come last, in ascending order. */
 TEST(numbers_that_are_not_finite_come_last)
 {
     uint64_t seed = 11;
-    struct index_case c = random_case(2, 64, 32, 0, 40, 1, 50, &seed);
-    float cos_sin[32], bad[64], wanted[50], *score = guarded_floats(50), *margin = guarded_floats(1);
+    struct index_case c = random_case((struct indexer){.heads = 2, .dim = 64, .kept = 40, .hadamard = 1, .codes = 1}, 1, 50, &seed);
+    float bad[64], wanted[50], *score = guarded_floats(50), *margin = guarded_floats(1);
     struct seen_scores seen = {{see, 1}, score, margin, c.context, {0}};
     int32_t *kept = guarded(c.ix.kept * sizeof *kept);
-    op_rope_angles(cos_sin, c.ix.rope, 0);
     contract_scores(&c, 0, wanted);
     for (size_t t = 3; t < 50; t += 3) { /* 16 of 50 tokens: 6 of them are kept */
         memset(bad, 0, sizeof bad);
         bad[0] = t % 2 ? INFINITY : NAN;
-        op_index_key(&c.ix, c.rows + (size_t)c.slot_of[t] * index_row_bytes(64), bad, cos_sin);
+        op_index_key(&c.ix, c.rows + (size_t)c.slot_of[t] * index_row_bytes(&c.ix), bad);
         wanted[t] = NAN;
     }
     FOR_EACH_TABLE(k)

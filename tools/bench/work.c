@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "engine/draft/vocab.h"
-#include "ops/indexer.h"
 #include "ops/weights.h"
 #include "tools/bench/bench.h"
 
@@ -91,7 +90,7 @@ static void add_indexer(struct bench_parts *parts, const struct config *c, const
     add(parts, PART_INDEXER, c, &a->indexer.wq_b, rows);
     add_in(work, &a->indexer.weights_proj, rows, bench_loop_of(a->indexer.weights_proj.type, 0));
     add_operations(work, LOOP_FMA, 2 * rows * depth * c->index_n_heads * c->index_head_dim);
-    work->bytes += depth * (double)index_row_bytes(c->dims.index_dim);
+    work->bytes += depth * (double)model_cache_layout(c).index_row;
 }
 
 static void add_attention(struct bench_parts *work, const struct config *c, const struct mla *a, double rows, double depth, double expanded)

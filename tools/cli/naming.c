@@ -64,6 +64,8 @@ static const struct naming_entry {
     {LAYER, "self_attn.indexer.k", {NULL, NULL, NULL, NULL, NULL}},
     {LAYER, "self_attn.indexer.wq_b.output", SAME("self_attn.indexer.wq_b.output")},
     {LAYER, "self_attn.indexer.weights_proj.output", SAME("self_attn.indexer.weights_proj.output")},
+    {LAYER, "self_attn.indexer.q", {NULL, NULL, NULL, NULL, NULL}},
+    {LAYER, "self_attn.indexer.weights", {NULL, NULL, NULL, NULL, NULL}},
     {LAYER, "self_attn.indexer.scores", {NULL, NULL, NULL, NULL, NULL}},
     {LAYER, "self_attn.indexer.kept", {NULL, NULL, NULL, NULL, NULL}},
     {LAYER, "self_attn.indexer.margin", {NULL, NULL, NULL, NULL, NULL}},
