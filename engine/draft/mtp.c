@@ -9,6 +9,13 @@
 
 #define ROWS_WORTH_A_PASS (VB_MAX_DRAFT + 1) /* more pending rows than a round leaves: a prompt */
 
+/* Returns whether all draft steps after the first attend to the tokens that the first one chose. */
+static int shares_tokens(const struct draft_net *net, const struct config *c)
+{
+    int convention = c->conventions.value[MTP_SET];
+    return net->cache.index_layers && (convention ? convention == 2 : c->index_share_for_mtp_iteration);
+}
+
 /* Calls s->choose with a row of the target's vocabulary. Tokens that the network does not have get minus infinity.
  * Returns the network's id of the chosen token. */
 static int32_t choose_widened(void *context, const float *logits, int number)
@@ -49,6 +56,7 @@ int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct mode
     s->taken = net->type->take ? vb_alloc(a, o->most_observed * d, sizeof *s->taken) : NULL;
     s->rows = vb_alloc(a, s->room, sizeof *s->rows);
     s->depths = vb_alloc(a, (size_t)num_depths, sizeof *s->depths);
+    int shares = shares_tokens(net, &m->config);
     int by_token = num_depths > 1 && m->config.conventions.value[MODULE_HIDDEN];
     s->proposed_from = by_token ? vb_alloc(a, (size_t)num_depths * d, sizeof *s->proposed_from) : NULL;
     int missing = !s->tokens || !s->pending || !s->h || !s->g || !s->next || !s->logits || !s->rows || !s->depths ||
@@ -56,7 +64,8 @@ int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct mode
     for (int k = 0; !missing && !code && k < num_depths; k++) {
         struct mtp_depth *depth = &s->depths[s->num_depths++];
         depth->hidden_of_next = vb_alloc(a, d, sizeof *depth->hidden_of_next);
-        missing = !depth->hidden_of_next;
+        depth->kept.slots = shares ? vb_alloc(a, m->config.dims.index_topk, sizeof *depth->kept.slots) : NULL;
+        missing = !depth->hidden_of_next || (shares && !depth->kept.slots);
         code = kvcache_open(&depth->cache, 1, o->context + 2 * VB_MAX_DRAFT + 3 + more, net->cache, a, err); /* one of them for put_aside */
         depth->cache.poison = o->poison;
         depth->cache.sequence = o->sequence;
@@ -78,6 +87,7 @@ void mtp_state_close(struct mtp_state *s)
     const vb_allocator *a = s->model->allocator;
     for (int k = 0; k < s->num_depths; k++) {
         vb_free(a, s->depths[k].hidden_of_next);
+        vb_free(a, s->depths[k].kept.slots);
         kvcache_close(&s->depths[k].cache, a);
     }
     void *blocks[] = {s->tokens, s->widened, s->taken, s->pending, s->h, s->g, s->next, s->logits, s->rows, s->depths, s->proposed_from};
@@ -232,7 +242,12 @@ int32_t mtp_token(const struct mtp_state *s, int32_t drafted) { return s->net->t
 struct row mtp_state_row(struct mtp_state *s, int k, size_t i, int32_t token)
 {
     struct row row = s->net->type->row(s->net, &s->depths[k].cache, k, i, mtp_ahead(s, k), token);
+    struct kept_tokens *kept = &s->depths[k].kept;
     row.index -= (int32_t)s->base;
+    if (kept->slots && i + 1 < s->count) /* the row that makes the first draft, or an earlier one */
+        row.keep = i + 2 == s->count ? kept : NULL;
+    else if (kept->slots)
+        row.use = kept;
     return row;
 }
 

@@ -22,6 +22,7 @@
 struct mtp_depth {
     struct kvcache cache;  /* has one layer. Between rounds all its rows are final, except with the methods eagle-reroll and
                               eagle-keep */
+    struct kept_tokens kept; /* with convention mtp-set, the tokens to which row N-1 attended; else slots is NULL */
     float *hidden_of_next; /* [d]: h^k of the first row that this depth has not computed yet; it is the output of the last final row
                               of depth k - 1 */
 };

@@ -12,6 +12,12 @@
 #include "engine/pass/kvcache.h"
 #include "engine/model/model.h"
 
+/* The tokens that the indexer of an MTP module chose for a row (convention mtp-set). */
+struct kept_tokens {
+    int32_t *slots; /* [index_topk] */
+    size_t count;   /* 0: none were kept yet */
+};
+
 struct row {
     struct kvcache *cache;
     int32_t token;    /* the token whose embedding the row reads */
@@ -30,6 +36,9 @@ struct row {
     const int32_t *forced; /* [layers, experts per token]: the experts that each layer must take, in ascending order; a layer whose
                               first number is -1 chooses; NULL: all layers choose. For rows of an MTP module, [1, experts per token] */
     int32_t *taken;        /* [layers, experts per token]: for rows of the target: receives the experts of each MoE layer; NULL: nobody wants them */
+    struct kept_tokens *keep;      /* receives the tokens to which attention attends; NULL: nobody wants them */
+    const struct kept_tokens *use; /* if the row sees more than index_topk tokens, it attends to these; NULL or none: its indexer
+                                      chooses */
     const int32_t *slots; /* [index + 1]: slots of the tokens to which the row attends. If the row's token is a draft in a tree, the
                              row attends to the committed tokens, to the draft's ancestors and to the draft itself. NULL:
                              cache->slots */

@@ -5,6 +5,8 @@
 #include "ops/linear.h"
 #include "ops/round.h"
 
+#include <string.h>
+
 static struct indexer indexer_of(const struct workspace *w)
 {
     struct indexer ix = model_indexer(&w->model->config);
@@ -49,7 +51,23 @@ static void make_queries(struct workspace *w, const struct mla *a, const struct 
     tap(w, "self_attn.indexer.weights", w->index_w, ix->heads);
 }
 
-static int has_to_choose(const struct workspace *w, size_t s) { return w->seen[s].length > w->kept_most; }
+static int sees_more(const struct workspace *w, size_t s) { return w->seen[s].length > w->kept_most; }
+static int uses_kept(const struct row *row) { return row->use && row->use->count; }
+static int has_to_choose(const struct workspace *w, const struct row *rows, size_t s) { return sees_more(w, s) && !uses_kept(&rows[s]); }
+
+/* Makes w->seen[s] the tokens to which the row attends. */
+static void attend_to_kept(struct workspace *w, const struct row *row, size_t s)
+{
+    struct timeline *seen = &w->seen[s];
+    if (sees_more(w, s)) {
+        seen->slots = uses_kept(row) ? row->use->slots : w->kept + s * w->kept_most;
+        seen->length = uses_kept(row) ? row->use->count : w->kept_most;
+    }
+    if (row->keep) {
+        memcpy(row->keep->slots, seen->slots, seen->length * sizeof *seen->slots);
+        row->keep->count = seen->length;
+    }
+}
 
 /* Replaces the tokens that rows [first, first + S) see by those that the indexer chooses, in w->kept. */
 static void choose(struct workspace *w, const struct mla *a, const struct indexer *ix, const struct row *rows, const float *x, size_t first,
@@ -62,7 +80,7 @@ static void choose(struct workspace *w, const struct mla *a, const struct indexe
     tap_operator(w, "self_attn.indexer.");
     op_index_choose(&w->cx, w->kept + first * K, w->index_q, w->index_w, w->index_seen + first, ix, S, w->context);
     for (size_t s = first; s < first + S; s++)
-        for (size_t i = s * K; has_to_choose(w, s) && i < (s + 1) * K; i++)
+        for (size_t i = s * K; sees_more(w, s) && i < (s + 1) * K; i++)
             w->kept[i] = w->seen[s].slots[w->kept[i]];
 }
 
@@ -72,16 +90,15 @@ void index_tokens(struct workspace *w, const struct mla *a, const struct row *ro
     size_t first = 0, end = S;
     if (a->has_indexer)
         keep_keys(w, a, &ix, rows, S);
-    while (first < end && !w->tapper && !has_to_choose(w, first))
+    while (first < end && !w->tapper && !has_to_choose(w, rows, first))
         first++;
-    while (end > first && !w->tapper && !has_to_choose(w, end - 1))
+    while (end > first && !w->tapper && !has_to_choose(w, rows, end - 1))
         end--;
     if (a->has_indexer && first < end) {
         op_enter(&w->cx, PART_INDEXER);
         choose(w, a, &ix, rows, x, first, end - first);
         op_enter(&w->cx, PART_SMALL);
     }
-    for (size_t s = first; s < end; s++)
-        if (has_to_choose(w, s))
-            w->seen[s] = (struct timeline){w->seen[s].rows, w->kept + s * w->kept_most, w->kept_most};
+    for (size_t s = 0; s < S; s++)
+        attend_to_kept(w, &rows[s], s);
 }

@@ -10,7 +10,7 @@
 #include "tests/support/retype.h"
 #include "tests/support/tiny.h"
 
-static const char *const tiny[] = {TINY_CHECKPOINTS(TINY_NAME)};
+static const char *const tiny[] = {TINY_CHECKPOINTS(TINY_NAME) TINY_WITH_INDEXER(TINY_NAME)};
 
 static vb_model *open_in(const char *dir, const char *precision)
 {
