@@ -110,6 +110,7 @@ struct local_values {
     int ranks;                 /* tensor-parallel ranks */
     double arithmetic;         /* the unit roundoff of the arithmetic */
     int arithmetic_given;
+    int only_given;            /* values that the dump lacks are not computed */
     int is_cast;               /* whether the dump has rounded copies of the values that the engine computed with */
     enum diff_dtype dtype;     /* of the arithmetic */
     struct local_value *list[2]; /* exact values, and values with noise */

@@ -359,7 +359,7 @@ const struct local_value *local_value(struct local_values *v, int noisy, const c
     if (known || (known = given(v, name, depth, width)))
         return known;
     snprintf(v->missing, sizeof v->missing, "%s", name);
-    if (!op || expert >= 0 || !is_near(v, op, layer, asking))
+    if (v->only_given || !op || expert >= 0 || !is_near(v, op, layer, asking))
         return NULL;
     present = cli_must(malloc(v->rows + 1));
     if (!local_inputs(v, noisy, op, layer, &call, present, merged)) {

@@ -8,6 +8,8 @@
 
 #include "engine/session/operator.h"
 
+#define MOST_ROWS ((size_t)1 << 24)
+
 struct replay {
     struct cli *c;
     struct local_values v;
@@ -109,20 +111,19 @@ static void find_rows(const struct replay *p, struct one *x, const unsigned char
 static void find_inputs(struct replay *p, struct one *x, char why[512])
 {
     const struct config *config = reference_config(p->v.r);
-    char merged[200] = "";
     unsigned char *present = cli_must(calloc(p->v.rows + 1, 1));
     x->k.op = reference_operator_of(p->v.r, x->name, &x->k.layer, &x->k.expert);
     x->depth = x->k.layer >= config->num_hidden_layers ? x->k.layer - config->num_hidden_layers : -1;
     x->width = local_width(&p->v, x->k.op, x->k.layer);
     *why = '\0';
     check_given(p, x, why);
-    if (!*why && !local_inputs(&p->v, 0, x->k.op, x->k.layer, &x->k, present, merged)) {
+    if (!*why && !local_inputs(&p->v, 0, x->k.op, x->k.layer, &x->k, present, NULL)) {
         for (int i = 0; i < REFERENCE_INPUTS; i++)
             x->k.in[i] = NULL; /* local_inputs has freed them */
-        snprintf(why, 512, "%s has no %s, which is an input of %s", p->c->input, p->v.missing, x->name);
+        const char *end = strrchr(p->v.missing, '.');
+        snprintf(why, 512, end && !strcmp(end, ".experts") ? "%s lacks the numbers or the outputs of the chosen experts (%s), which %s needs"
+                                                           : "%s has no %s, which is an input of %s", p->c->input, p->v.missing, x->name);
     }
-    if (*merged)
-        snprintf(why, 512, "%s lacks the numbers or the outputs of the chosen experts, which %s needs", p->c->input, x->name);
     if (!*why)
         find_rows(p, x, present, why);
     free(present);
@@ -317,7 +318,7 @@ int replay_values(struct cli *c, const struct diff_side *side, const struct refe
                   size_t *left_out)
 {
     struct replay p = {.c = c, .results = t, .all = !name, .v = {.side = side, .r = r, .ids = side->tokens, .id_count = side->token_count,
-                                                   .arithmetic = 0x1p-24, .dtype = DIFF_F32}};
+                                                   .arithmetic = 0x1p-24, .dtype = DIFF_F32, .only_given = 1}};
     vb_model_facts facts = cli_facts(c);
     struct reference_options o = {0};
     vb_error err = {0};
@@ -325,14 +326,14 @@ int replay_values(struct cli *c, const struct diff_side *side, const struct refe
     if (name)
         reference_operator_of(r, name, &layer, &expert);
     p.v.rows = count_rows(side, layer >= L ? (size_t)(layer - L + 1) : 0);
-    if (p.v.rows < 2)
-        return cli_fail(c, EXIT_OTHER, "%s has no rows", c->input);
+    if (p.v.rows < 2 || p.v.rows > MOST_ROWS)
+        return cli_fail(c, EXIT_OTHER, "%s has %s rows", c->input, p.v.rows < 2 ? "no" : "too many");
     if (conventions_parse(&o.conventions, facts.conventions, &err) || precision_parse(&o.precision, facts.precision, &err) ||
         cache_type_parse(&o.cache_type, facts.cache_type, &err))
         return cli_error(c, &err);
     o.context = (int)(c->context > 0 ? c->context : 0);
     p.v.conventions = o.conventions;
-    if (reference_bench_open(&p.v.bench, r, &o, (int)p.v.rows, &err))
+    if (c->reference && reference_bench_open(&p.v.bench, r, &o, (int)p.v.rows, &err))
         return cli_error(c, &err);
     int code = name ? one_value(&p, name) : every_value(&p, left_out);
     local_forget(&p.v, 0, INT_MAX);
