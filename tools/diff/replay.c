@@ -139,7 +139,6 @@ static int run(struct cli *c)
 
 static const struct note notes[] = {
     {"-o", "Write the result to OUT, a safetensors file. Numbers are F32, or F64 with --reference; tokens, experts and groups are I32."},
-    {"--names", "If FILE has no manifest: its tensors have the names of this system: hf, llama.cpp, megatron, sglang or vllm."},
     {"--layout-a", "Specify the order of the RoPE dimensions in q_rope and k_rope of FILE, if it has no manifest: interleaved or halves. In "
                    "OUT, they have the order of the checkpoint."},
     {"--layer", "Use the weights of layer L. With OP all: compute only the values of layer L."},
