@@ -42,20 +42,7 @@ static void write_lines(const json_t *lines)
     fclose(f);
 }
 
-/* The lines that `trace --json` prints. */
-static json_t *lines_of(struct said s)
-{
-    json_t *lines = json_array();
-    char *place = NULL;
-    expect_code(&s, 0);
-    for (char *line = strtok_r(s.out, "\n", &place); line; line = strtok_r(NULL, "\n", &place))
-        json_array_append_new(lines, json_loads(line, 0, NULL));
-    forget(&s);
-    assert_true(json_array_size(lines) > 5);
-    return lines;
-}
-
-static json_t *trace_lines(void) { return lines_of(RUN("trace", MODEL, DRAFTS, "-n", "8", "--json")); }
+static json_t *trace_lines(void) { return json_lines(RUN("trace", MODEL, DRAFTS, "-n", "8", "--json")); }
 
 static void expect_agreement(const char *passes)
 {
@@ -96,7 +83,7 @@ TEST(its_own_lines_agree)
                                              {"--draft", "mtp-eagle", "-n", "8", "--as", "mindie"}, {"--draft", "ngram", "-n", "12", "--ngram-min", "1"}};
     for (size_t i = 0; i < COUNT(methods); i++) {
         const char *const *m = methods[i];
-        json_t *lines = lines_of(RUN("trace", MODEL, m[0], m[1], m[2], m[3], m[4], m[5], "--padded", "--json"));
+        json_t *lines = json_lines(RUN("trace", MODEL, m[0], m[1], m[2], m[3], m[4], m[5], "--padded", "--json"));
         pad_slots(lines);
         write_lines(lines);
         struct said s = RUN("trace", MODEL, m[0], m[1], m[2], m[3], m[4], m[5], "--padded", "--against", path);
@@ -134,7 +121,7 @@ TEST(a_log_may_say_less)
 
 TEST(a_log_may_be_longer)
 {
-    json_t *lines = lines_of(RUN("trace", MODEL, DRAFTS, "-n", "12", "--json"));
+    json_t *lines = json_lines(RUN("trace", MODEL, DRAFTS, "-n", "12", "--json"));
     json_array_remove(lines, json_array_size(lines) - 1);
     json_array_remove(lines, 0);
     size_t more = json_array_size(lines) - 12;

@@ -13,18 +13,6 @@
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define MODEL "golden/tiny/v3-mtp3", "--ignore-eos", "--threads", "1"
 
-static json_t *lines_of(struct said s)
-{
-    json_t *lines = json_array();
-    char *place = NULL;
-    expect_code(&s, 0);
-    for (char *line = strtok_r(s.out, "\n", &place); line; line = strtok_r(NULL, "\n", &place))
-        json_array_append_new(lines, json_loads(line, 0, NULL));
-    forget(&s);
-    assert_true(json_array_size(lines) > 3);
-    return lines;
-}
-
 static long long item(const json_t *pass, const char *key, size_t i) { return json_integer_value(json_array_get(json_object_get(pass, key), i)); }
 static size_t size(const json_t *pass, const char *key) { return json_array_size(json_object_get(pass, key)); }
 static int is_pass_of_target(const json_t *line) { return json_is_null(json_object_get(line, "depth")); }
@@ -39,6 +27,7 @@ static void expect(const json_t *pass, const char *what, long long is, long long
 struct known {
     long long prompt, drafts, produced; /* produced: output tokens, that of `before` included */
     const json_t *before;
+    int loaded; /* the sequence begins with a round that decodes */
 };
 
 /* The counts of a round that decodes have closed forms. */
@@ -59,7 +48,7 @@ static void check_round(const struct known *k, const json_t *pass)
     }
     expect(pass, "rejected", integer(plan, "rejected"), k->drafts - integer(pass, "accepted"));
     /* the committed rows: those of known results, and without drafts the row that is planned */
-    expect(pass, "kv_committed_len", integer(plan, "kv_committed_len"), k->drafts ? tokens - !!(tokens > k->prompt) + (!in_flight && tokens == k->prompt) : computed + 1);
+    expect(pass, "kv_committed_len", integer(plan, "kv_committed_len"), k->drafts ? tokens - (tokens > k->prompt || k->loaded) : computed + 1);
     if (integer(plan, "kv_allocated_len") < item(pass, "index", size(pass, "index") - 1) + 1 || integer(plan, "reserved") < computed + 1 + k->drafts)
         expect(pass, "rows that nobody has reserved", 1, 0);
 }
@@ -79,7 +68,8 @@ static size_t check_sequence(const json_t *passes, long long prompt, long long d
     const json_t *pass, *after = NULL;
     size_t i;
     json_array_foreach(passes, i, pass) {
-        if (k.produced && item(pass, "index", 0) == k.prompt + k.produced - 1)
+        k.loaded |= !k.before && item(pass, "draft", size(pass, "draft") - 1) > 0;
+        if ((k.produced || k.loaded) && item(pass, "index", 0) == k.prompt + k.produced - 1)
             check_round(&k, pass);
         else
             check_prompt(pass);
@@ -102,9 +92,9 @@ TEST(the_books_follow_from_the_passes)
     size_t in_vain = 0, runs = 0;
     for (size_t m = 0; m < COUNT(methods); m++)
         for (size_t i = 0; i < COUNT(K) && (i == 0 || m + 1 < COUNT(methods)); i++, runs++) {
-            json_t *lines = lines_of(RUN("trace", MODEL, "--tokens", "14,6,7,80,9", "--prefill-chunk", "3", "-n", n[i], "--draft", methods[m], "--draft-tokens",
+            json_t *lines = json_lines(RUN("trace", MODEL, "--tokens", "14,6,7,80,9", "--prefill-chunk", "3", "-n", n[i], "--draft", methods[m], "--draft-tokens",
                                          m + 1 < COUNT(methods) ? K[i] : "0", "--schedule", "async", "--json"));
-            json_t *sync = lines_of(RUN("trace", MODEL, "--tokens", "14,6,7,80,9", "--prefill-chunk", "3", "-n", n[i], "--draft", "none", "--json")), *passes = json_array(), *line;
+            json_t *sync = json_lines(RUN("trace", MODEL, "--tokens", "14,6,7,80,9", "--prefill-chunk", "3", "-n", n[i], "--draft", "none", "--json")), *passes = json_array(), *line;
             size_t l;
             json_array_foreach(lines, l, line)
                 if (json_object_get(line, "async"))
@@ -124,12 +114,33 @@ TEST(the_books_follow_from_the_passes)
 TEST(an_end_token_leaves_a_plan_in_vain)
 {
     json_t *j = JSON("generate", "golden/tale", "--prompt", "The end", "--threads", "1", "-n", "500", "--draft", "none");
-    json_t *lines = lines_of(RUN("trace", "golden/tale", "--prompt", "The end", "--threads", "1", "-n", "500", "--draft", "none", "--schedule", "async", "--json"));
+    json_t *lines = json_lines(RUN("trace", "golden/tale", "--prompt", "The end", "--threads", "1", "-n", "500", "--draft", "none", "--schedule", "async", "--json"));
     assert_string_equal(string(last(lines), "finish_reason"), "stop");
     assert_string_equal(string(last(lines), "fingerprint"), string(j, "fingerprint"));
     assert_non_null(json_object_get(json_object_get(json_array_get(lines, json_array_size(lines) - 2), "async"), "planned_in_vain"));
     json_decref(j);
     json_decref(lines);
+}
+
+/* A session that was saved after decoding begins with a round that verifies drafts. */
+TEST(a_loaded_session_has_a_book)
+{
+    char folder[64], file[96];
+    make_dir(folder);
+    snprintf(file, sizeof file, "%s/a.session", folder);
+    json_t *saved = JSON("generate", MODEL, "--tokens", "14,6,7", "-n", "4", "--draft", "mtp-eagle", "--draft-tokens", "2", "--save-session", file);
+    json_t *lines = json_lines(RUN("trace", MODEL, "--session", file, "-n", "12", "--draft", "mtp-eagle", "--draft-tokens", "2", "--schedule", "async", "--json"));
+    json_t *passes = json_array(), *line;
+    size_t i;
+    json_array_foreach(lines, i, line)
+        if (json_object_get(line, "async"))
+            json_array_append(passes, line);
+    assert_true(item(json_array_get(passes, 0), "draft", 1) > 0);
+    check_sequence(passes, 7, 2);
+    json_decref(passes);
+    json_decref(lines);
+    json_decref(saved);
+    remove_dir(folder);
 }
 
 /* The sequences of a batch each have a book, and a sequence that is preempted begins a new one. */
@@ -140,7 +151,7 @@ TEST(each_sequence_of_a_batch_has_a_book)
     make_dir(folder);
     write_text(folder, "p.jsonl", "{\"tokens\": [14,6,7], \"max_tokens\": 20}\n{\"tokens\": [5,6,7,8,9,10,11], \"max_tokens\": 20}\n{\"tokens\": [40,41], \"draft\": \"mtp-vanilla\", \"draft_tokens\": 3}\n");
     snprintf(file, sizeof file, "%s/p.jsonl", folder);
-    json_t *lines = lines_of(RUN("trace", MODEL, "--prompts", file, "--cache-tokens", "46", "--prefill-chunk", "5", "--draft", "mtp-eagle", "--draft-tokens", "2", "--schedule", "async", "--json"));
+    json_t *lines = json_lines(RUN("trace", MODEL, "--prompts", file, "--cache-tokens", "46", "--prefill-chunk", "5", "--draft", "mtp-eagle", "--draft-tokens", "2", "--schedule", "async", "--json"));
     assert_true(integer(last(lines), "preemptions") > 0);
     for (long long s = 0; s < 3; s++) {
         json_t *passes = json_array(), *line, *part;
@@ -152,6 +163,48 @@ TEST(each_sequence_of_a_batch_has_a_book)
         check_sequence(passes, prompt[s], s == 2 ? 3 : 2);
         json_decref(passes);
     }
+    json_decref(lines);
+    remove_dir(folder);
+}
+
+/* Logs of another engine may have its books: each changed number is found, and without --schedule async they are not compared. */
+TEST(books_are_compared_with_a_log)
+{
+#define DRAFTS "--tokens", "14,6,7", "-n", "9", "--draft", "mtp-eagle", "--draft-tokens", "2"
+    static const char *const keys[] = {"planned_ids", "planned_positions", "num_computed_tokens", "num_output_placeholders", "rejected", "kv_committed_len", "kv_allocated_len"};
+    char folder[64], file[96], text[400];
+    make_dir(folder);
+    snprintf(file, sizeof file, "%s/log.jsonl", folder);
+    json_t *lines = json_lines(RUN("trace", MODEL, DRAFTS, "--schedule", "async", "--json")), *plans = json_array(), *line;
+    size_t i;
+    json_array_foreach(lines, i, line)
+        if (json_object_get(line, "async"))
+            json_array_append(plans, json_object_get(line, "async"));
+    for (size_t k = 0; k < COUNT(keys); k++)
+        for (int wrong = 0; wrong < 2; wrong++) {
+            json_t *values[3];
+            for (size_t v = 0; v < 3; v++)
+                values[v] = json_deep_copy(json_object_get(json_array_get(plans, v), keys[k]));
+            if (wrong && json_is_array(values[2]))
+                json_array_set_new(values[2], 0, json_integer(77));
+            else if (wrong)
+                json_integer_set(values[2], json_integer_value(values[2]) + 1);
+            for (size_t v = 0, at = 0; v < 3; v++) {
+                char *shown = json_dumps(values[v], JSON_ENCODE_ANY);
+                at += (size_t)snprintf(text + at, sizeof text - at, "{\"%s\": %s, \"accepted\": %s}\n", keys[k], shown, v == 2 ? "1" : "0");
+                free(shown);
+                json_decref(values[v]);
+            }
+            write_text(folder, "log.jsonl", text);
+            struct said s = RUN("trace", MODEL, DRAFTS, "--schedule", "async", "--against", file);
+            if (s.exit_code != (wrong ? 3 : 0) || (wrong && !strstr(s.out, keys[k])))
+                fail_msg("%s%s: %s", keys[k], wrong ? " changed" : "", s.out);
+            forget(&s);
+            s = RUN("trace", MODEL, DRAFTS, "--against", file);
+            expect_code(&s, 0);
+            forget(&s);
+        }
+    json_decref(plans);
     json_decref(lines);
     remove_dir(folder);
 }
@@ -175,7 +228,9 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_books_follow_from_the_passes),
         cmocka_unit_test(an_end_token_leaves_a_plan_in_vain),
+        cmocka_unit_test(a_loaded_session_has_a_book),
         cmocka_unit_test(each_sequence_of_a_batch_has_a_book),
+        cmocka_unit_test(books_are_compared_with_a_log),
         cmocka_unit_test(the_table_and_what_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

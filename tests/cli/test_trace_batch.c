@@ -41,18 +41,6 @@ static int drop_folder(void **unused)
     return 0;
 }
 
-static json_t *lines_of(struct said s)
-{
-    json_t *lines = json_array();
-    char *place = NULL;
-    expect_code(&s, 0);
-    for (char *line = strtok_r(s.out, "\n", &place); line; line = strtok_r(NULL, "\n", &place))
-        json_array_append_new(lines, json_loads(line, 0, NULL));
-    forget(&s);
-    assert_true(json_array_size(lines) > 5);
-    return lines;
-}
-
 static void write_lines(const json_t *lines)
 {
     FILE *f = fopen(path, "w");
@@ -94,7 +82,7 @@ static json_t *rounds_of(const json_t *lines, long long sequence)
 static void compare_with_alone(const json_t *batch, const char *method, size_t sequence, const char *more)
 {
     static const char *const keys[] = {"input_ids", "index", "positions", "draft", "parents", "context_length", "lm_head_indices", "chosen", "accepted"};
-    json_t *alone = lines_of(RUN(COMMON, "--draft", method, "--tokens", prompts[sequence], "-n", lengths[sequence], more)), *line;
+    json_t *alone = json_lines(RUN(COMMON, "--draft", method, "--tokens", prompts[sequence], "-n", lengths[sequence], more)), *line;
     const json_t *ours = json_array_get(json_object_get(last(batch), "sequences"), sequence), *its = last(alone);
     if (strcmp(string(ours, "fingerprint"), string(its, "fingerprint")) != 0 || !json_equal(json_object_get(ours, "tokens"), json_object_get(its, "tokens")))
         fail_msg("%s, sequence %zu: the batch computes other tokens or logits than a run alone", method, sequence);
@@ -241,7 +229,7 @@ TEST(each_sequence_is_traced_as_it_is_alone)
     size_t preempted = 0, together = 0;
     for (size_t m = 0; m < COUNT(methods); m++) {
         const char *padded = m % 2 ? "--padded" : "--ignore-eos";
-        json_t *lines = lines_of(RUN(COMMON, "--draft", methods[m], "--prompts", file, "--prefill-chunk", "4", "--cache-tokens", m ? "46" : "70", "--max-sequences", "4", padded)), *line;
+        json_t *lines = json_lines(RUN(COMMON, "--draft", methods[m], "--prompts", file, "--prefill-chunk", "4", "--cache-tokens", m ? "46" : "70", "--max-sequences", "4", padded)), *line;
         size_t i;
         check_passes(lines);
         for (size_t s = 0; s < SEQUENCES; s++)
@@ -267,7 +255,7 @@ TEST(each_changed_list_is_found)
 {
     static const char *const keys[] = {"round", "sequences", "q_lens", "context_lengths", "input_ids", "positions", "index", "lm_head_indices", "accepted", "drafts",
                                        "num_drafts", "tokens", "num_tokens"};
-    json_t *lines = lines_of(RUN(SMALL));
+    json_t *lines = json_lines(RUN(SMALL));
     for (size_t k = 0; k < COUNT(keys); k++) {
         size_t at = 4 + k % 3;
         while (!is_pass_of_target(json_array_get(lines, at)) || !json_array_size(json_object_get(json_array_get(lines, at), "drafts")))
@@ -293,7 +281,7 @@ TEST(each_changed_list_is_found)
 /* Another engine may place rows elsewhere, but no two rows at the same place. */
 TEST(slots_may_differ_but_not_collide)
 {
-    json_t *lines = lines_of(RUN(SMALL)), *pass;
+    json_t *lines = json_lines(RUN(SMALL)), *pass;
     size_t i, at = 0;
     json_array_foreach(lines, i, pass) {
         json_t *slots = json_object_get(pass, "slots");

@@ -39,19 +39,6 @@ static int drop_folder(void **unused)
     return 0;
 }
 
-static json_t *lines_of(struct said s)
-{
-    json_t *lines = json_array();
-    char *place = NULL;
-    expect_code(&s, 0);
-    write_text(folder, "log.jsonl", s.out);
-    for (char *line = strtok_r(s.out, "\n", &place); line; line = strtok_r(NULL, "\n", &place))
-        json_array_append_new(lines, json_loads(line, 0, NULL));
-    forget(&s);
-    assert_true(json_array_size(lines) > 3);
-    return lines;
-}
-
 static json_t *last(const json_t *lines) { return json_array_get(lines, json_array_size(lines) - 1); }
 static long long rows(const json_t *pass) { return (long long)json_array_size(json_object_get(pass, "input_ids")); }
 
@@ -112,7 +99,9 @@ TEST(all_ranks_have_as_many_rows)
     for (size_t i = 0; i < COUNT(numbers); i++) {
         long long ranks = numbers[i][0] - '0', dummies = 0;
         struct count counts[8] = {{0}};
-        json_t *lines = lines_of(RUN("trace", MODEL, "--prompts", file, "--dp", numbers[i], "--prefill-chunk", "4", "--draft", methods[i], "--json"));
+        struct said s = RUN("trace", MODEL, "--prompts", file, "--dp", numbers[i], "--prefill-chunk", "4", "--draft", methods[i], "--json");
+        write_text(folder, "log.jsonl", s.out);
+        json_t *lines = json_lines(s);
         for (size_t at = 1; at + 1 < json_array_size(lines); at += (size_t)ranks)
             check_together(lines, at, ranks, counts);
         for (long long r = 0; r < ranks; r++) {
@@ -127,7 +116,7 @@ TEST(all_ranks_have_as_many_rows)
         }
         assert_true(dummies > 0);
         compare_with_alone(lines);
-        struct said s = RUN("trace", MODEL, "--prompts", file, "--dp", numbers[i], "--prefill-chunk", "4", "--draft", methods[i], "--against", path);
+        s = RUN("trace", MODEL, "--prompts", file, "--dp", numbers[i], "--prefill-chunk", "4", "--draft", methods[i], "--against", path);
         expect_code(&s, 0);
         forget(&s);
         json_decref(lines);

@@ -32,18 +32,6 @@ static int drop_folder(void **unused)
     return 0;
 }
 
-static json_t *lines_of(struct said s)
-{
-    json_t *lines = json_array();
-    char *place = NULL;
-    expect_code(&s, 0);
-    for (char *line = strtok_r(s.out, "\n", &place); line; line = strtok_r(NULL, "\n", &place))
-        json_array_append_new(lines, json_loads(line, 0, NULL));
-    forget(&s);
-    assert_true(json_array_size(lines) > 3);
-    return lines;
-}
-
 static json_t *last(const json_t *lines) { return json_array_get(lines, json_array_size(lines) - 1); }
 static long long item(const json_t *pass, const char *key, size_t i) { return json_integer_value(json_array_get(json_object_get(pass, key), i)); }
 static int is_zero(const json_t *pass, size_t row) { return json_is_null(json_array_get(json_object_get(pass, "hidden"), row)); }
@@ -72,8 +60,8 @@ static void expect_the_same_end(const json_t *loaded, const json_t *whole, size_
 TEST(the_first_draft_after_a_load_without_hidden_states_has_a_dummy_slot)
 {
     done(RUN("generate", MODEL, PROMPT, "-n", "4", "--draft", "mtp-eagle", "--save-session", path, "--without-hidden", "--json"));
-    json_t *loaded = lines_of(RUN("trace", MODEL, "--session", path, "-n", "8", "--draft", "mtp-eagle", "--json"));
-    json_t *whole = lines_of(RUN("trace", MODEL, PROMPT, "-n", "12", "--draft", "mtp-eagle", "--json"));
+    json_t *loaded = json_lines(RUN("trace", MODEL, "--session", path, "-n", "8", "--draft", "mtp-eagle", "--json"));
+    json_t *whole = json_lines(RUN("trace", MODEL, PROMPT, "-n", "12", "--draft", "mtp-eagle", "--json"));
     const json_t *first = json_array_get(loaded, 1);
     assert_int_equal(integer(json_array_get(loaded, 0), "loaded"), 9);
     assert_int_equal(json_array_size(json_object_get(json_array_get(loaded, 0), "prompt")), 10);
@@ -96,8 +84,8 @@ TEST(after_a_saved_prompt_one_row_is_computed)
 {
     remove(path);
     done(RUN("session", "save", MODEL, PROMPT, "--draft", "mtp-eagle", "-o", path));
-    json_t *loaded = lines_of(RUN("trace", MODEL, "--session", path, "-n", "9", "--draft", "mtp-eagle", "--json"));
-    json_t *whole = lines_of(RUN("trace", MODEL, PROMPT, "-n", "9", "--draft", "mtp-eagle", "--json"));
+    json_t *loaded = json_lines(RUN("trace", MODEL, "--session", path, "-n", "9", "--draft", "mtp-eagle", "--json"));
+    json_t *whole = json_lines(RUN("trace", MODEL, PROMPT, "-n", "9", "--draft", "mtp-eagle", "--json"));
     const json_t *first = json_array_get(loaded, 1);
     assert_string_equal(string(first, "pass"), "target");
     assert_int_equal(json_array_size(json_object_get(first, "slots")), 1);
@@ -114,7 +102,7 @@ TEST(zeros_replace_hidden_states_that_were_not_saved)
 {
     remove(path);
     done(RUN("session", "save", MODEL, PROMPT, "--draft", "none", "-o", path));
-    json_t *lines = lines_of(RUN("trace", MODEL, "--session", path, "--tokens", "8", "-n", "6", "--draft", "mtp-eagle", "--json"));
+    json_t *lines = json_lines(RUN("trace", MODEL, "--session", path, "--tokens", "8", "-n", "6", "--draft", "mtp-eagle", "--json"));
     const json_t *module = json_array_get(lines, 2);
     assert_string_equal(string(module, "pass"), "module");
     assert_int_equal(json_array_size(json_object_get(module, "hidden")), 7);

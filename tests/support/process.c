@@ -204,6 +204,18 @@ json_t *json_of_code(int code, const char *const *arguments)
 
 json_t *json_of(const char *const *arguments) { return json_of_code(0, arguments); }
 
+json_t *json_lines(struct said s)
+{
+    json_t *lines = json_array();
+    char *place = NULL;
+    expect_code(&s, 0);
+    for (char *line = strtok_r(s.out, "\n", &place); line; line = strtok_r(NULL, "\n", &place))
+        if (json_array_append_new(lines, json_loads(line, JSON_REJECT_DUPLICATES, NULL)))
+            fail_msg("%s: a line is no JSON object: %.300s", s.command, line);
+    forget(&s);
+    return lines;
+}
+
 void expect_keys(const json_t *object, const char *keys)
 {
     size_t count = 0;

@@ -112,6 +112,9 @@ json_t *json_of_code(int code, const char *const *arguments);
 
 #define JSON(...) json_of((const char *const[]){verbatim, __VA_ARGS__, "--json", NULL})
 
+/* Expects exit code 0, and returns an array with the JSON objects that the command printed, one in each line. Releases the run. */
+json_t *json_lines(struct said s);
+
 /* The object must have exactly these keys with these types. Example: "tokens:a text:n". Types: i integer, r real, s string,
  * b boolean, a array, o object, n null, R real or null. */
 void expect_keys(const json_t *object, const char *keys);

@@ -9,11 +9,15 @@
 #include "tools/trace/slots.h"
 #include "tools/trace/trace.h"
 
-/* The keys from KEY_INPUT on are lists. Those from KEY_SEQUENCES on are for batches alone, where `accepted` is a list as well. */
+/* Keys from KEY_INPUT to KEY_NUM_TOKENS are lists. Those from KEY_SEQUENCES to KEY_NUM_TOKENS are for batches alone, and those from
+ * KEY_PLANNED_IDS on for --schedule async alone. In a batch, the other keys of --schedule async and `accepted` are lists as well. */
 enum log_key { KEY_ROUND, KEY_PASS, KEY_DEPTH, KEY_MODULE, KEY_ACCEPTED, KEY_CONTEXT, KEY_INPUT, KEY_INDEX, KEY_POSITIONS, KEY_SLOTS, KEY_HEAD,
-               KEY_DRAFTS, KEY_TOKENS, KEY_SEQUENCES, KEY_QUERIES, KEY_CONTEXTS, KEY_NUM_DRAFTS, KEY_NUM_TOKENS, KEYS };
+               KEY_DRAFTS, KEY_TOKENS, KEY_SEQUENCES, KEY_QUERIES, KEY_CONTEXTS, KEY_NUM_DRAFTS, KEY_NUM_TOKENS, KEY_PLANNED_IDS, KEY_PLANNED,
+               KEY_COMPUTED, KEY_PLACEHOLDERS, KEY_REJECTED, KEY_COMMITTED, KEY_ALLOCATED, KEYS };
 static const char *const keys[KEYS] = {"round", "pass", "depth", "module", "accepted", "context_length", "input_ids", "index", "positions", "slots",
-                                       "lm_head_indices", "drafts", "tokens", "sequences", "q_lens", "context_lengths", "num_drafts", "num_tokens"};
+                                       "lm_head_indices", "drafts", "tokens", "sequences", "q_lens", "context_lengths", "num_drafts", "num_tokens",
+                                       "planned_ids", "planned_positions", "num_computed_tokens", "num_output_placeholders", "rejected",
+                                       "kv_committed_len", "kv_allocated_len"};
 
 struct log_search {
     struct cli *c;
@@ -35,8 +39,17 @@ static int is_list(const json_t *value)
     return json_is_array(value);
 }
 
+/* Whether this trace has the key. */
+static int has_key(const struct log_search *s, int key)
+{
+    return key < KEY_SEQUENCES || (key <= KEY_NUM_TOKENS ? s->c->prompts != NULL : trace_is_async(s->c));
+}
+
 /* Whether the key is a list in this log. */
-static int wants_list(const struct log_search *s, int key) { return key >= KEY_INPUT || (key == KEY_ACCEPTED && s->c->prompts); }
+static int wants_list(const struct log_search *s, int key)
+{
+    return (key >= KEY_INPUT && key <= KEY_PLANNED) || ((key == KEY_ACCEPTED || key > KEY_PLANNED) && s->c->prompts);
+}
 
 /* Adds a pass to the log. */
 static int add_line(struct log_search *s, json_t *line, size_t number)
@@ -45,8 +58,8 @@ static int add_line(struct log_search *s, json_t *line, size_t number)
         return cli_fail(s->c, EXIT_OTHER, "%s: line %zu is no JSON object", s->c->against, number);
     if (json_object_get(line, "event")) /* the first and the last line of `trace --json` */
         return EXIT_DONE;
-    for (int k = 0; k < (s->c->prompts ? KEYS : KEY_SEQUENCES); k++) {
-        const json_t *value = json_object_get(line, keys[k]);
+    for (int k = 0; k < KEYS; k++) {
+        const json_t *value = has_key(s, k) ? json_object_get(line, keys[k]) : NULL;
         int fits = !value || json_is_null(value) || (wants_list(s, k) ? is_list(value) : k == KEY_PASS ? json_is_string(value) : json_is_integer(value));
         if (!fits)
             return cli_fail(s->c, EXIT_OTHER, "%s: line %zu: %s must be %s", s->c->against, number, keys[k],
@@ -103,10 +116,28 @@ static json_t *tokens_of(const json_t *pass, int drafts)
     return out;
 }
 
+/* A value of --schedule async: that of a pass, or one list with those of its parts. Returns a new reference. */
+static json_t *planned(const json_t *pass, const char *key)
+{
+    const json_t *parts = json_object_get(pass, "parts");
+    if (!parts) {
+        json_t *value = json_object_get(json_object_get(pass, "async"), key);
+        return value ? json_incref(value) : json_null();
+    }
+    json_t *all = json_array();
+    for (size_t i = 0; i < json_array_size(parts); i++) {
+        json_t *value = json_object_get(json_object_get(json_array_get(parts, i), "async"), key);
+        json_is_array(value) ? json_array_extend(all, value) : json_array_append(all, value);
+    }
+    return all;
+}
+
 /* The value of one of our passes. Returns a new reference. */
 static json_t *ours_at(const json_t *pass, enum log_key key)
 {
     json_t *value = json_object_get(pass, keys[key]);
+    if (key >= KEY_PLANNED_IDS)
+        return planned(pass, keys[key]);
     if (!value && (key == KEY_DRAFTS || key == KEY_TOKENS))
         return tokens_of(pass, key == KEY_DRAFTS);
     return value ? json_incref(value) : json_null();
@@ -129,7 +160,7 @@ static void compare_pass(struct log_search *s, const json_t *theirs, const json_
     slots_begin(&s->slots, pass, target_of(s, pass));
     for (int k = 0; k < KEYS && !s->difference; k++) {
         json_t *value = json_object_get(theirs, keys[k]), *ours;
-        if (!value || json_is_null(value))
+        if (!value || json_is_null(value) || !has_key(s, k))
             continue;
         ours = ours_at(pass, (enum log_key)k);
         int same = k == KEY_SLOTS ? slots_agree(&s->slots, pass, value) : json_equal(value, ours);

@@ -85,14 +85,24 @@ static void reserve(struct async_book *b, int decodes, long long rows)
         b->allocated = ++b->committed;
 }
 
+/* Whether the pass begins with the newest token, which is known or in flight. A loaded session may begin with such a pass. */
+static int decodes_now(const struct async_book *b, const json_t *pass)
+{
+    size_t rows = json_array_size(json_object_get(pass, "draft"));
+    int drafts = 0;
+    for (size_t i = 0; i < rows; i++)
+        drafts |= at(pass, "draft", i) > 0;
+    return (b->produced || drafts) && at(pass, "index", 0) == b->prompt + b->produced - 1;
+}
+
 void async_add(struct async_book *b, json_t *pass)
 {
     if (is_preempted(pass))
         begin_again(b);
     long long first = at(pass, "index", 0), chosen = (long long)json_array_size(json_object_get(pass, "chosen"));
-    int decodes = b->produced && first == b->prompt + b->produced - 1;
+    int decodes = decodes_now(b, pass);
     if (!b->reserved) /* rows that another sequence has computed, or that were loaded */
-        b->computed = first;
+        b->computed = b->committed = b->allocated = first;
     long long rows = decodes ? smaller(1 + b->drafts, b->context - 1 - b->computed) : committed_rows(pass);
     rows = larger(rows, 1);
     b->reserved = larger(b->reserved, smaller(b->computed + rows + b->drafts, b->context));

@@ -78,7 +78,8 @@ static void list_tokens(json_t *pass, const json_t *parts)
 void batch_pass_finish(json_t *pass)
 {
     static const char *const lists[] = {"input_ids", "index", "slots", "positions", "draft"};
-    const json_t *parts = json_object_get(pass, "parts");
+    json_t *parts = json_incref(json_object_get(pass, "parts"));
+    json_object_del(pass, "parts"); /* it goes to the end, behind the lists */
     json_object_set_new(pass, "sequences", each(parts, "sequence"));
     json_object_set_new(pass, "q_lens", lengths_of(parts, "input_ids"));
     json_object_set_new(pass, "context_lengths", each(parts, "context_length"));
@@ -86,9 +87,10 @@ void batch_pass_finish(json_t *pass)
         json_object_set_new(pass, lists[i], joined(parts, lists[i], 0));
     json_object_set_new(pass, "lm_head_indices", joined(parts, "lm_head_indices", 1));
     list_tokens(pass, parts);
-    if (!json_is_null(json_object_get(pass, "depth")))
-        return;
-    json_object_set_new(pass, "stages", each(parts, "stage"));
-    list_drafts(pass, parts);
-    json_object_set_new(pass, "accepted", each(parts, "accepted"));
+    if (json_is_null(json_object_get(pass, "depth"))) {
+        json_object_set_new(pass, "stages", each(parts, "stage"));
+        list_drafts(pass, parts);
+        json_object_set_new(pass, "accepted", each(parts, "accepted"));
+    }
+    json_object_set_new(pass, "parts", parts);
 }
