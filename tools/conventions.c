@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "tools/conventions.h"
+#include "tools/diff/diff.h"
 #include "tools/score/compare.h"
 
 #define MOST_SETTINGS 64
@@ -236,7 +237,7 @@ static int run(struct cli *c)
     int code = cli_open(c);
     c->prompt_file = c->file;
     if (code == EXIT_DONE && c->against)
-        return scored_is(c->against) ? conventions_against_scores(c) : conventions_against(c);
+        return scored_is(c->against) && !diff_is_stats(c->against) ? conventions_against_scores(c) : conventions_against(c);
     if (code == EXIT_DONE && !vb_mtp_modules(c->model))
         code = cli_fail(c, EXIT_USAGE, "%s has no MTP modules: it drafts nothing", c->model_dir);
     if (code == EXIT_DONE && !c->file == !c->tokens)

@@ -197,6 +197,35 @@ TEST(logits_that_are_not_numbers_have_no_divergence)
     forget(&s);
 }
 
+static int layer_0_to_f16(char name[256], const char **dtype)
+{
+    *dtype = strstr(name, ".layers.0.mlp.output") ? "F16" : *dtype;
+    return 1;
+}
+
+TEST(the_first_number_beyond_the_range_of_a_dtype_is_named)
+{
+    static const char place[] = "is 70000 in model.layers.0.mlp.output, index 3, column 2; 1 taps have such numbers";
+    size_t n;
+    DUMP(a, TINY "v3", "--tokens", TOKENS);
+    struct edited e = edit(a);
+    floats(&e, "model.layers.0.mlp.output", &n)[3 * (n / 10) + 2] = 70000;
+    save(&e);
+    copy_dump(a, b, 1);
+    rewrite(b, layer_0_to_f16);
+    json_t *j = DIFF(3, a, b);
+    assert_non_null(strstr(note(j, "a.safetensors: the first number that is an overflow of F16 (at least 65504)"), place));
+    assert_non_null(note(j, "b.safetensors: the first number that is not finite is infinity in model.layers.0.mlp.output"));
+    assert_null(note(j, "b.safetensors: the first number that is an overflow"));
+    json_decref(j);
+    j = DIFF(0, a, a, "--arithmetic", "f16");
+    assert_non_null(note(j, place));
+    json_decref(j);
+    j = DIFF(0, a, a);
+    assert_null(note(j, "overflow"));
+    json_decref(j);
+}
+
 static int without_rope(char name[256], const char **dtype)
 {
     (void)dtype;
@@ -238,6 +267,7 @@ int main(int argc, char **argv)
         IN_DIR(a_layer_of_which_one_side_has_nothing_is_named),
         IN_DIR(dumps_of_other_tokens_are_not_compared_silently),
         IN_DIR(logits_that_are_not_numbers_have_no_divergence),
+        IN_DIR(the_first_number_beyond_the_range_of_a_dtype_is_named),
         IN_DIR(linear_layers_without_a_manifest_have_the_order_of_the_checkpoint),
         IN_DIR(the_estimated_bound_is_wide_enough_where_a_sum_nearly_cancels),
     };

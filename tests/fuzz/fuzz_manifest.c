@@ -1,6 +1,7 @@
 /* tests/fuzz/fuzz_manifest.c -- any bytes as the manifest of a dump that `diff` reads; what is behind the first 0 byte is the dump itself,
  * in the format of safetensors. All rows that come out must lie inside the file. If the bytes begin with "names", they are a file of
- * --names instead, and translate the names of a fixed dump. */
+ * --names instead, and translate the names of a fixed dump; if they begin with "stats", they are statistics, which are compared with
+ * themselves. */
 #include "tests/support/fuzz.h"
 #include "tools/cli/naming_file.h"
 #include "tools/diff/diff.h"
@@ -45,6 +46,22 @@ static void check_side(const struct diff_side *side)
         demand(side->tokens[i] >= 0);
 }
 
+static void try_stats(struct cli *c, const uint8_t *data, size_t size)
+{
+    struct diff_side side;
+    struct comparison r;
+    write_to(manifest, data, size, "", 0);
+    if (diff_is_stats(manifest)) {
+        if (diff_read(c, &side, manifest, NULL, -1) == EXIT_DONE) {
+            check_side(&side);
+            diff_note_finite(&side, &side, DIFF_F16);
+            diff_compare(&r, &side, &side, NULL);
+            comparison_close(&r);
+        }
+        diff_close(&side);
+    }
+}
+
 /* Reads a dump without manifest, whose names the file translates. */
 static void try_names(struct cli *c, const uint8_t *data, size_t size)
 {
@@ -78,6 +95,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     if (size > 5 && !memcmp(data, "names", 5)) {
         try_names(&c, data + 5, size - 5);
+        return 0;
+    }
+    if (size > 5 && !memcmp(data, "stats", 5)) {
+        try_stats(&c, data + 5, size - 5);
         return 0;
     }
     if (zero)

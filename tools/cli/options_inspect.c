@@ -16,6 +16,8 @@ const struct option options_to_inspect[] = {
     {"--steps", NULL, "RANGES", COMPARE_OPTIONS, TAKES_TAPS | TAKES_DIFF, TEXT_VALUE, AT(steps), 0, 0,
      "Write or compare only values of these steps, for example 0,2-4. Step 0 computes the prompt, and step r is round r of decoding. `diff` "
      "finds the step of a row in the manifest: `step` or, if a line has none, `pass`."},
+    {"--stats", NULL, NULL, COMPARE_OPTIONS, TAKES_TAPS, FLAG, AT(stats), 0, 0,
+     "Write statistics of each row instead of the tensors: a file of kilobytes that `diff` can compare as far as statistics go."},
     {"--reference", NULL, NULL, COMPARE_OPTIONS, TAKES_REFERENCE, FLAG, AT(reference), 0, 0,
      "Compute with the double-precision reference instead of the engine."},
     {"--names", NULL, "SYSTEM|FILE", COMPARE_OPTIONS, TAKES_NAMES | TAKES_AGAINST, TEXT_VALUE, AT(names), 0, 0,

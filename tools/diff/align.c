@@ -57,7 +57,7 @@ static void split_fused(struct diff_side *side, const struct diff_side *other)
     for (size_t i = 0; i < side->count; i++) {
         struct diff_series *s = &side->series[i];
         char *plus = strchr(s->name, '+');
-        if (!plus)
+        if (!plus || s->is_stats)
             continue;
         *plus = '\0';
         const struct diff_series *p = diff_find(other, s->name, s->depth), *q = diff_find(other, plus + 1, s->depth);

@@ -67,6 +67,7 @@
 #define ROUNDINGS_PER_LAYER 20
 #define SUMS_PER_LAYER 12
 #define MOST 0.25
+#define PROJECTED_TIMES 4.0 /* stats.c */
 
 double diff_unit(enum diff_dtype dtype)
 {
@@ -91,15 +92,33 @@ static const char *key_of(const struct diff_series *s, char key[NAMING_ROOM + 16
     return key;
 }
 
-double bounds_of(const struct bounds *b, const struct diff_series *s, enum diff_dtype coarser)
+static const char *stats_key_of(const struct diff_series *s, char key[NAMING_ROOM + 16])
 {
-    char key[NAMING_ROOM + 16];
+    snprintf(key, NAMING_ROOM + 16, "stats %d %.300s", s->depth, s->name);
+    return key;
+}
+
+/* key: of the spread; once: how much the terms for single roundings count. */
+static double bound(const struct bounds *b, const struct diff_series *s, enum diff_dtype coarser, const char *key, double once)
+{
     double f32 = diff_unit(DIFF_F32), u = diff_unit(b->arithmetic);
-    const json_t *measured = json_object_get(b->spread, key_of(s, key));
+    const json_t *measured = json_object_get(b->spread, key);
     double steps = measured ? MEASURED_TIMES * json_real_value(measured) / f32 : A_PRIORI_TIMES * a_priori(b, s);
     double turned = TURNED_TIMES * json_real_value(json_object_get(b->turned, key));
     double sums = measured ? 1 : SUMS_PER_LAYER * (double)layers_before(b, s) + 1; /* one after the other */
-    return fmin(steps * u + turned + sqrt(sums * (double)b->longest) * f32 + diff_unit(coarser), MOST);
+    return fmin(steps * u + turned + once * (sqrt(sums * (double)b->longest) * f32 + diff_unit(coarser)), MOST);
+}
+
+double bounds_of(const struct bounds *b, const struct diff_series *s, enum diff_dtype coarser)
+{
+    char key[NAMING_ROOM + 16];
+    return bound(b, s, coarser, key_of(s, key), 1);
+}
+
+double bounds_of_stats(const struct bounds *b, const struct diff_series *s, enum diff_dtype coarser)
+{
+    char key[NAMING_ROOM + 16];
+    return bound(b, s, coarser, stats_key_of(s, key), PROJECTED_TIMES);
 }
 
 static int one_run(struct cli *c, const char *dir, const int32_t *ids, size_t count, uint64_t seed, int scores,
@@ -129,14 +148,21 @@ static int one_run(struct cli *c, const char *dir, const int32_t *ids, size_t co
     return code;
 }
 
+static void widen_key(json_t *spread, const char *key, double relative)
+{
+    double before = json_real_value(json_object_get(spread, key));
+    json_object_set_new(spread, key, json_real(fmax(before, relative)));
+}
+
 static void widen(json_t *spread, const struct comparison *r)
 {
     char key[NAMING_ROOM + 16];
     for (size_t i = 0; i < r->count; i++) {
         const struct tap *t = &r->taps[i];
-        double before = json_real_value(json_object_get(spread, key_of(t->a, key)));
         if (t->rows && isfinite(t->relative) && t->a->dtype != DIFF_INTEGERS)
-            json_object_set_new(spread, key, json_real(fmax(before, t->relative)));
+            widen_key(spread, key_of(t->a, key), t->relative);
+        if (t->projected > 0)
+            widen_key(spread, stats_key_of(t->a, key), t->projected);
     }
 }
 
@@ -163,6 +189,7 @@ struct measure {
     const int32_t *ids;
     size_t count;
     int runs, scores;
+    const struct diff_side *like;
     size_t done, all; /* the number of runs, of both measurements together */
 };
 
@@ -170,6 +197,7 @@ static int measure(struct measure *m, json_t *spread, struct bias_noise **noise)
 {
     struct diff_side exact = {0}, other = {0};
     int code = diff_dump(&m->reference, m->ids, m->count, 0, m->scores, &exact);
+    exact.like = m->like;
     for (int run = 1; run <= m->runs && code == EXIT_DONE; run++) {
         struct comparison r;
         code = diff_dump(&m->reference, m->ids, m->count, (uint64_t)run, m->scores, &other);
@@ -204,7 +232,7 @@ int bounds_groups(const struct cli *c, int *groups)
 
 int bounds_measure(struct cli *c, struct bounds *b, int runs, const int32_t *ids, size_t count, int scores)
 {
-    struct measure m = {.reference = *c, .ids = ids, .count = count, .runs = runs, .scores = scores};
+    struct measure m = {.reference = *c, .ids = ids, .count = count, .runs = runs, .scores = scores, .like = b->like};
     int groups, code = bounds_groups(c, &groups), both = code == EXIT_DONE && groups && b->arithmetic == DIFF_F32;
     m.reference.reference = 1;
     m.all = (size_t)runs * (both ? 2 : 1);

@@ -1,6 +1,7 @@
 /* tools/diff/compare.c -- compares one tap after the other, in the order of computation. Computes distances and
  * verdicts, and finds the rows that depend on a choice that the two sides made differently. */
 #include "tools/diff/diff.h"
+#include "tools/dump/stats.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -82,8 +83,7 @@ static const struct diff_row *partner(const struct diff_series *s, const struct 
     return NULL;
 }
 
-static void structural(struct tap *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void structural(struct tap *t, const char *format, ...)
+void diff_structural(struct tap *t, const char *format, ...)
 {
     va_list args;
     if (t->verdict != STRUCTURAL) {
@@ -120,7 +120,7 @@ static void one_number(struct tap *t, struct sums *sums, const struct diff_row *
     if (!same)
         mark(t, &t->first, &t->differs, row, i, a, b);
     if (isfinite(a) != isfinite(b) || (!isfinite(a) && (isnan(a) != isnan(b) || (isinf(a) && a != b)))) {
-        structural(t, "a number that is not finite on one side only: index %d, column %zu: A = %g, B = %g", row->index, i, a, b);
+        diff_structural(t, "a number that is not finite on one side only: index %d, column %zu: A = %g, B = %g", row->index, i, a, b);
         mark(t, &t->worst, &t->breaks, row, i, a, b);
         t->relative = INFINITY;
     } else if (isfinite(a)) {
@@ -134,12 +134,19 @@ static void one_number(struct tap *t, struct sums *sums, const struct diff_row *
     }
 }
 
+/* A number beyond the range of the dtype stays as it is: an infinity of the other side is not the same. */
+static double round_finite(enum diff_dtype dtype, double x)
+{
+    double y = diff_round(dtype, x);
+    return isinf(y) && !isinf(x) ? x : y;
+}
+
 static void row_of_numbers(struct diff_work *w, struct tap *t, struct sums *sums, const struct diff_row *row, size_t n)
 {
     double most = 0, largest = t->typical;
     for (size_t i = 0; i < n; i++) {
-        w->x[i] = diff_round(t->dtype, w->x[i]);
-        w->y[i] = diff_round(t->dtype, w->y[i]);
+        w->x[i] = round_finite(t->dtype, w->x[i]);
+        w->y[i] = round_finite(t->dtype, w->y[i]);
         one_number(t, sums, row, i, w->x[i], w->y[i]);
         if (isfinite(w->x[i]) && isfinite(w->y[i])) {
             most = fmax(most, fabs(w->x[i] - w->y[i]));
@@ -151,7 +158,7 @@ static void row_of_numbers(struct diff_work *w, struct tap *t, struct sums *sums
     t->relative = fmax(t->relative, most > 0 ? most / largest : 0);
     for (size_t i = 0; i < n && w->bounds; i++)
         if (fabs(w->x[i] - w->y[i]) > t->bound * largest && isfinite(w->x[i]) && isfinite(w->y[i])) {
-            structural(t, "index %d, column %zu is %.3g away, rounding explains %.3g", row->index, i, fabs(w->x[i] - w->y[i]),
+            diff_structural(t, "index %d, column %zu is %.3g away, rounding explains %.3g", row->index, i, fabs(w->x[i] - w->y[i]),
                        t->bound * largest);
             mark(t, &t->worst, &t->breaks, row, i, w->x[i], w->y[i]);
         }
@@ -185,6 +192,24 @@ static double log_sum(const double *x, size_t n)
     return most + log(sum);
 }
 
+/* Compares the best tokens of a row. `explained`: the largest margin that rounding explains. */
+static void best_tokens(struct diff_work *w, struct tap *t, const struct diff_row *row, size_t best_a, size_t best_b, double margin_a,
+                        double margin_b, double explained)
+{
+    t->margin_a = fmin(isnan(t->margin_a) ? INFINITY : t->margin_a, margin_a);
+    t->margin_b = fmin(isnan(t->margin_b) ? INFINITY : t->margin_b, margin_b);
+    t->top1_equal += best_a == best_b;
+    if (best_a == best_b)
+        return;
+    t->flips++;
+    w->explained |= t->a->depth < 0 && row->index + 1 == w->r->other_token && fmax(margin_a, margin_b) <= explained;
+    if (t->verdict < TIE_FLIP) {
+        snprintf(t->why, sizeof t->why, "index %d: the best is %zu in A (by %.3g), %zu in B (by %.3g); rounding explains %.3g", row->index,
+                 best_a, margin_a, best_b, margin_b, explained);
+        t->verdict = TIE_FLIP;
+    }
+}
+
 static void row_of_logits(struct diff_work *w, struct tap *t, const struct diff_row *row, size_t n)
 {
     double margin_a, margin_b, kl = 0, za = log_sum(w->x, n), zb = log_sum(w->y, n);
@@ -198,20 +223,18 @@ static void row_of_logits(struct diff_work *w, struct tap *t, const struct diff_
             kl += exp(w->x[i] - za) * ((w->x[i] - za) - (w->y[i] - zb));
     t->kl_mean += kl;
     t->kl_max = fmax(t->kl_max, kl);
-    t->margin_a = fmin(isnan(t->margin_a) ? INFINITY : t->margin_a, margin_a);
-    t->margin_b = fmin(isnan(t->margin_b) ? INFINITY : t->margin_b, margin_b);
-    t->top1_equal += best_a == best_b;
-    if (best_a != best_b) {
-        t->flips++;
-        w->explained |= t->a->depth < 0 && row->index + 1 == w->r->other_token &&
-                        fmax(margin_a, margin_b) <= 2 * t->bound * fmax(fabs(w->x[best_a]), fabs(w->y[best_b]));
-        if (t->verdict < TIE_FLIP)
-            snprintf(t->why, sizeof t->why,
-                     "index %d: the best is %zu in A (by %.3g), %zu in B (by %.3g); rounding explains %.3g", row->index, best_a,
-                     margin_a, best_b, margin_b, 2 * t->bound * fmax(fabs(w->x[best_a]), fabs(w->y[best_b])));
-        if (t->verdict < TIE_FLIP && t->verdict != STRUCTURAL)
-            t->verdict = TIE_FLIP;
-    }
+    best_tokens(w, t, row, best_a, best_b, margin_a, margin_b, 2 * t->bound * fmax(fabs(w->x[best_a]), fabs(w->y[best_b])));
+}
+
+/* Of two rows of statistics, the divergence is not known. */
+static void best_of_stats(struct diff_work *w, struct tap *t, const struct diff_row *row, const struct stats_row *x, const struct stats_row *y)
+{
+    double bound = w->bounds ? bounds_of(w->bounds, t->a, t->dtype) : 0;
+    if (x->has_top && y->has_top)
+        best_tokens(w, t, row, (size_t)x->top[0], (size_t)y->top[0], x->top[1] - x->top[3], y->top[1] - y->top[3],
+                    2 * bound * fmax(fabs(x->top[1]), fabs(y->top[1])));
+    else
+        t->no_logits++;
 }
 
 /* --- choices --- */
@@ -245,7 +268,7 @@ static const struct diff_series *candidates(const struct diff_side *side, const 
         snprintf(name, sizeof name, "%.*s%s", (int)stem, s->name, by[i][1]);
         const struct diff_series *c = diff_find(side, name, s->depth);
         const struct diff_row *r = c ? partner(c, row, &hint) : NULL;
-        if (!r)
+        if (!r || c->is_stats)
             continue;
         *x = cli_must(malloc((c->width + 1) * sizeof **x));
         diff_numbers(c, r, *x);
@@ -349,14 +372,14 @@ static void row_of_choices(struct diff_work *w, struct tap *t, const struct diff
     t->flips++;
     double widest = fmax(gap[0], gap[1]), allowed = fmax(told[0] ? bound[0] : 0, told[1] ? bound[1] : 0);
     if (w->bounds && !t->is_choice) {
-        structural(t, "index %d: other integers", row->index);
+        diff_structural(t, "index %d: other integers", row->index);
     } else if (w->bounds && (repeated(w->x, k) >= 0 || repeated(w->y, k) >= 0)) {
         int in_b = repeated(w->x, k) < 0;
-        structural(t, "index %d: %c chose %.0f twice", row->index, in_b ? 'B' : 'A', repeated(set[in_b], k));
+        diff_structural(t, "index %d: %c chose %.0f twice", row->index, in_b ? 'B' : 'A', repeated(set[in_b], k));
     } else if (w->bounds && !told[0] && !told[1]) {
-        structural(t, "index %d: another choice, and neither side has the values it was made by", row->index);
+        diff_structural(t, "index %d: another choice, and neither side has the values it was made by", row->index);
     } else if (w->bounds && !(widest <= allowed)) {
-        structural(t, "index %d: another choice, by a margin of %.3g; rounding explains %.3g", row->index, widest, allowed);
+        diff_structural(t, "index %d: another choice, by a margin of %.3g; rounding explains %.3g", row->index, widest, allowed);
     } else {
         if (t->verdict != STRUCTURAL && t->verdict != TIE_FLIP)
             snprintf(t->why, sizeof t->why, "index %d: another choice, by a margin of %.3g; rounding explains %.3g", row->index,
@@ -408,9 +431,24 @@ static void make_room(struct diff_work *w, size_t n)
     w->room = n > w->room ? n : w->room;
 }
 
+/* Compares a row of which a side has statistics. */
+static void row_of_stats(struct diff_work *w, struct tap *t, const struct diff_row *row, const struct diff_row *other)
+{
+    struct stats_row x, y;
+    if (diff_stats_row(t, row, other, w->bounds != NULL, &x, &y) && t->is_logits)
+        best_of_stats(w, t, row, &x, &y);
+}
+
 static void one_row(struct diff_work *w, struct tap *t, struct sums *sums, const struct diff_row *row, const struct diff_row *other)
 {
     size_t n = t->a->width > t->b->width ? t->a->width : t->b->width;
+    if (t->is_stats) {
+        row_of_stats(w, t, row, other);
+        return;
+    }
+    const struct diff_series *like = w->b->like ? diff_find(w->b->like, t->a->name, t->a->depth) : NULL;
+    if (like && like->is_stats)
+        diff_stats_move(t, row, other);
     for (size_t i = 0; i < n; i++) /* if one side stores fewer scores, the others are scores of masked tokens */
         w->x[i] = w->y[i] = strstr(t->a->name, ".self_attn.probabilities.") ? 0 : t->dtype == DIFF_INTEGERS ? -1 : -INFINITY;
     diff_numbers(t->a, row, w->x);
@@ -453,7 +491,7 @@ static void all_rows(struct diff_work *w, struct tap *t, struct sums *sums)
             if (w->r->other_token < 0) {
                 w->r->other_token = row->index;
                 w->tokens = t->verdict == STRUCTURAL ? NULL : t;
-                structural(t, "from index %d on the two read other tokens (%d and %d): compare a dump with MODEL, at its tokens",
+                diff_structural(t, "from index %d on the two read other tokens (%d and %d): compare a dump with MODEL, at its tokens",
                            row->index, row->token, other->token);
                 mark(t, &t->worst, &t->breaks, row, 0, row->token, other->token);
                 mark(t, &t->first, &t->differs, row, 0, row->token, other->token);
@@ -502,25 +540,26 @@ static void compare(struct diff_work *w, struct tap *t)
     t->dtype = a->dtype < b->dtype ? a->dtype : b->dtype;
     t->margin_a = t->margin_b = NAN;
     if ((a->dtype == DIFF_INTEGERS) != (b->dtype == DIFF_INTEGERS)) {
-        structural(t, "integers on one side only");
+        diff_structural(t, "integers on one side only");
         return;
     }
-    if (a->width != b->width && !scores) {
-        structural(t, "another shape: %s and %s", a->shape, b->shape);
+    if (a->width != b->width && (!scores || a->is_stats || b->is_stats)) {
+        diff_structural(t, "another shape: %s and %s", a->shape, b->shape);
         return;
     }
     t->is_choice = ends_with(a->name, ".mlp.gate.experts") || ends_with(a->name, ".mlp.gate.groups");
     t->is_logits = (ends_with(a->name, "lm_head.output") || ends_with(a->name, "shared_head.head.output")) && a->width &&
                    t->dtype != DIFF_INTEGERS;
-    t->bound = w->bounds && t->dtype != DIFF_INTEGERS ? bounds_of(w->bounds, a, t->dtype) : 0;
+    t->is_stats = a->is_stats || b->is_stats;
+    t->bound = !w->bounds || t->dtype == DIFF_INTEGERS ? 0 : t->is_stats ? bounds_of_stats(w->bounds, a, t->dtype) : bounds_of(w->bounds, a, t->dtype);
     make_room(w, a->width > b->width ? a->width : b->width);
     if (w->bounds && !w->bounds->runs && t->dtype != DIFF_INTEGERS) /* of the estimate: bound.c */
-        t->typical = fmin(typical_row(w, a), typical_row(w, b));
+        t->typical = t->is_stats ? fmin(diff_stats_typical(a), diff_stats_typical(b)) : fmin(typical_row(w, a), typical_row(w, b));
     all_rows(w, t, &s);
     t->nmse = s.dd > 0 ? s.dd / s.bb : 0;
     t->cosine = s.aa > 0 && s.bb > 0 ? s.ab / sqrt(s.aa) / sqrt(s.bb) : s.aa == s.bb;
-    t->kl_mean = t->rows > t->no_logits ? t->kl_mean / (double)(t->rows - t->no_logits) : NAN;
-    t->kl_max = t->rows > t->no_logits ? t->kl_max : NAN;
+    t->kl_mean = t->rows > t->no_logits && !t->is_stats ? t->kl_mean / (double)(t->rows - t->no_logits) : NAN;
+    t->kl_max = t->rows > t->no_logits && !t->is_stats ? t->kl_max : NAN;
     judge(t);
 }
 

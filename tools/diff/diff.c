@@ -116,7 +116,7 @@ static int compute_side(struct sides *s, int i, int scores)
 /* Whether the operators of this side are judged alone: of each dump, or of A if both sides are models. */
 static int judges(const struct sides *s, int i)
 {
-    return !s->is_model[i] || (i == 0 && s->is_model[1]);
+    return !s->side[i].is_stats && (!s->is_model[i] || (i == 0 && s->is_model[1]));
 }
 
 /* The number of tensor-parallel ranks whose roundings count when operators are judged alone. */
@@ -137,6 +137,8 @@ static int measure(struct sides *s)
     const char *dir = s->c->model_of_bound ? s->c->model_of_bound : s->is_model[which] ? s->path[which] : NULL;
     if (!dir && (s->c->runs > 0 || s->c->local))
         return cli_fail(s->c, EXIT_USAGE, "%s wants a model: A or B, or --model DIR", s->c->local ? "--local" : "--runs");
+    if (s->c->local && !judges(s, 0) && !judges(s, 1))
+        return cli_fail(s->c, EXIT_USAGE, "--local wants the numbers of a dump, and there are only statistics");
     if (!dir || !runs)
         return EXIT_DONE;
     options_of(s, 1, &model);
@@ -253,8 +255,14 @@ static int join(struct sides *s)
     if (code != EXIT_DONE)
         return code;
     diff_align(&s->side[0], &s->side[1], s->c->layout_a, s->c->layout_b);
-    for (int i = 0; i < 2; i++)
-        diff_note_finite(&s->side[i]);
+    for (int i = 0; i < 2; i++) {
+        diff_note_finite(&s->side[i], &s->side[!i], s->bounds.arithmetic);
+        if (s->side[i].is_stats) {
+            s->bounds.like = &s->side[i];
+            json_array_append_new(s->side[i].notes, json_sprintf("%s has statistics of rows: it is not known which numbers of a row differ, and by "
+                                                                 "how many ULPs; its operators are not judged", s->path[i]));
+        }
+    }
     s->bounds.layers = s->side[0].layers > 0 ? s->side[0].layers : s->side[1].layers;
     for (int i = 0; i < 2; i++)
         for (size_t k = 0; k < s->side[i].count; k++)
@@ -285,7 +293,7 @@ static int compare(struct sides *s)
         diff_compare(&r, &s->side[0], &s->side[1], &s->bounds);
         bias_judge(&r, &s->bounds);
         diff_select(s->c, &r);
-        if (r.structural)
+        if (r.structural && !r.structural->is_stats)
             diff_explain(r.structural, &s->side[0], &s->side[1], s->is_model[1] ? s->path[1] : s->is_model[0] ? s->path[0]
                          : s->c->model_of_bound, r.where, r.looks_like);
         diff_settle_ties(&r, diff_ties(s->c));
@@ -339,7 +347,7 @@ static int run(struct cli *c)
     int32_t *followed = NULL;
     struct sides s = {.c = c, .path = {c->model_dir, c->other}};
     const char *arithmetic = c->arithmetic;
-    if (scored_is(c->model_dir) && scored_is(c->other))
+    if (scored_is(c->model_dir) && scored_is(c->other) && !diff_is_stats(c->model_dir) && !diff_is_stats(c->other))
         return scores_compare(c);
     s.bounds.arithmetic_given = arithmetic != NULL;
     s.bounds.arithmetic = !arithmetic || !strcmp(arithmetic, "f32") ? DIFF_F32 : !strcmp(arithmetic, "f16") ? DIFF_F16 : DIFF_BF16;
@@ -392,10 +400,11 @@ static const struct note notes[] = {
 const struct command command_diff = {
     "diff", "compare two dumps, or a dump with a model, and name the first difference",
     "A B [OPTIONS]",
-    "A and B are dumps or models. A dump is a .safetensors file of Verbatim or another engine, or a directory with\n"
-    "dump.safetensors. If one side is a model, it is run on the tokens of the other side. So a token that the two sides chose\n"
-    "differently does not change all later values. If A and B are both models, A runs in the engine with default options, and B\n"
-    "runs with the options below. With --reference, A also runs with --precision and --cache-type.\n"
+    "A and B are dumps or models. A dump is a .safetensors file of Verbatim or another engine, a directory with\n"
+    "dump.safetensors, a directory with a file for each rank, or a file of statistics that `dump --stats` has written. If one\n"
+    "side is a model, it is run on the tokens of the other side. So a token that the two sides chose differently does not change\n"
+    "all later values. If A and B are both models, A runs in the engine with default options, and B runs with the options below.\n"
+    "With --reference, A also runs with --precision and --cache-type.\n"
     "\n"
     "For each value, the table shows how many numbers have equal bits, the largest distance in ULPs, and the largest absolute\n"
     "distance. It also shows the relative distance, the bound for the relative distance, the NMSE (normalised mean square error)\n"

@@ -36,8 +36,8 @@ struct diff_row {
     int32_t sequence, index, token; /* token -1: not known */
     int outside;                    /* nonzero: its step is not in --steps; it is compared only to find choices that later rows depend on */
     int chosen;                     /* nonzero: its step is not that of the prompt, so a round of decoding chose the token */
-    size_t width;                   /* how many numbers the row has: series.width, or fewer if the row has attention scores */
-    const char *data;               /* points into the mapped file; may be unaligned */
+    size_t width;                   /* how many numbers the row has: series.width, or fewer if the row has attention scores; 0: statistics */
+    const char *data;               /* points into the mapped file; may be unaligned. Of statistics: a struct stats_row */
 };
 
 struct diff_series { /* all rows of one name */
@@ -53,6 +53,7 @@ struct diff_series { /* all rows of one name */
     /* if > 0: in each group of `block` columns, the last `rope` columns have the layout "halves"; diff_numbers interleaves them */
     size_t block, rope;
     int disordered;            /* nonzero: the rows are not in ascending order, and may contain the same row twice */
+    int is_stats;              /* nonzero: there are only statistics of the rows (tools/dump/stats.h) */
     int known_rows;            /* nonzero: the manifest gives the sequence and the index of each row */
 };
 
@@ -63,6 +64,9 @@ struct diff_side {
     size_t count, room;
     json_t *places;            /* the index in `series` for each "DEPTH NAME"; a dump of DeepSeek-V3 has 17,000 names */
     int followed;              /* nonzero: a model that took the choices of the other side (follow.c) */
+    int is_stats;              /* nonzero: it has statistics, at least of wide rows; its operators cannot be judged */
+    /* if not NULL: values of which that side has statistics are also compared as statistics; for the bounds of statistics */
+    const struct diff_side *like;
     int has_steps;             /* nonzero: the manifest gives steps or passes */
     int has_manifest, layers;  /* layers: how many the target has, -1 if not known */
     int32_t *tokens;           /* the target's tokens, from the manifest or the file itself */
@@ -81,6 +85,7 @@ struct diff_side {
  * target has, or -1 if not known. Reports errors. The caller must call diff_close even after an error. */
 int diff_read(struct cli *c, struct diff_side *side, const char *path, const struct naming *names, int layers);
 void diff_close(struct diff_side *side);
+int diff_is_stats(const char *path); /* whether the file has statistics (read_stats.c) */
 /* Sets side->tokens to the tokens of the target in a side with a manifest, up to the first token for which there is no row. */
 void diff_find_tokens(struct diff_side *side);
 /* The side frees `block` when it is closed. Returns `block`. */
@@ -124,8 +129,9 @@ void diff_align(struct diff_side *a, struct diff_side *b, const char *layout_a, 
 void diff_align_to_model(struct diff_side *side, const struct diff_side *model, const char *layout);
 /* Finds out which tokens the rows of experts belong to, in a dump without manifest that contains the choices. diff_align calls it. */
 void diff_expert_rows(struct diff_side *side);
-/* Adds a note about the first number of a side that is not finite, if there is one (finite.c). */
-void diff_note_finite(struct diff_side *side);
+/* Adds a note about the first number of a side that is not finite, if there is one, and about the first number beyond the range of the
+ * arithmetic, or of the dtype in which a side stores it (finite.c). */
+void diff_note_finite(struct diff_side *side, const struct diff_side *other, enum diff_dtype arithmetic);
 /* Keeps row i of a line of the manifest, which is a rejected draft, in side->rejected (local_tokens.c). */
 void local_reject(struct diff_side *side, const struct diff_series *s, const json_t *line, size_t i, const struct diff_row *row);
 /* Finds the rows of this name; NULL if there are none. */
@@ -174,6 +180,7 @@ struct bounds {
     /* NULL unless inputs of linear layers are quantised. Like `spread`, but from a second set of runs, in which an input that is
      * nearly halfway between two quantised values may become either of them */
     json_t *turned;
+    const struct diff_side *like; /* a side with statistics, for which bounds are measured too; NULL: no side has any */
     int layers;             /* how many layers the target has */
     struct bias_noise *noise; /* the slopes of the perturbed runs */
 };
@@ -181,6 +188,8 @@ struct bounds {
 int bounds_measure(struct cli *c, struct bounds *b, int runs, const int32_t *ids, size_t count, int scores);
 /* Sets *groups to whether the inputs of some matrix, or the cache, are quantised in groups of 32. Reports errors. */
 int bounds_groups(const struct cli *c, int *groups);
+/* The bound for the statistics of this series, relative to the root mean square of a row: stats.c. */
+double bounds_of_stats(const struct bounds *b, const struct diff_series *s, enum diff_dtype coarser);
 /* The bound for this series, relative to the largest magnitude in a row. `coarser`: the dtype to which both sides are rounded. */
 double bounds_of(const struct bounds *b, const struct diff_series *s, enum diff_dtype coarser);
 void bounds_close(struct bounds *b);
@@ -207,6 +216,8 @@ struct diff_place { /* the place of a difference, and the two numbers there */
 
 #define ULP_BUCKETS 66 /* the histogram of distances in ULPs counts 0, 1, 2, 3-4, 5-8, ... separately */
 
+#define DIFF_NO_COLUMN ((size_t)-1) /* the column of a place in statistics */
+
 struct tap { /* the result for one name */
     const struct diff_series *a, *b;
     enum diff_verdict verdict;
@@ -216,6 +227,8 @@ struct tap { /* the result for one name */
     size_t only_a, only_b;      /* how many rows exist only in A; only in B */
     size_t numbers, equal;      /* how many numbers were compared; how many of them have equal bits */
     uint64_t ulps[ULP_BUCKETS], most_ulps; /* a histogram of the distances in ULPs; the largest distance */
+    int is_stats;               /* one of the sides has statistics: a row is equal if its hash is, and there are no ULPs, NMSE and cosine */
+    double projected;           /* with diff_side.like: the largest relative distance of statistics */
     double typical;             /* distances of a row are divided by this, if the row's largest number is smaller; or 0 */
     double max_abs, relative, bound, nmse, cosine;
     struct bias bias;           /* of all rows that were compared */
@@ -245,6 +258,24 @@ struct comparison {
 /* Compares two sides. If bounds is NULL, only distances are computed, and every different choice counts as a tie-flip. */
 void diff_compare(struct comparison *r, const struct diff_side *a, const struct diff_side *b, const struct bounds *bounds);
 void comparison_close(struct comparison *r);
+/* Sets the verdict of a tap to STRUCTURAL. The first reason is kept in t->why. */
+void diff_structural(struct tap *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* --- rows of which one side has statistics: stats.c --- */
+struct stats_row;
+/* Sets *s to the statistics of a row; if the side has its numbers, rounded to the dtype of the series `like`. Returns 0 if they cannot be
+ * compared with those of `like`, because the RoPE dimensions have another order. */
+int diff_stats(const struct diff_series *series, const struct diff_row *row, const struct diff_series *like, struct stats_row *s);
+double diff_stats_typical(const struct diff_series *s); /* the median of the root mean squares of all rows */
+/* The largest distance of the root mean squares and of the projections, relative to the larger root mean square, which is at least
+ * `typical`. *which: the number of the projection; -1: the root mean square. */
+double diff_stats_distance(const struct stats_row *a, const struct stats_row *b, double typical, int *which);
+/* Compares a row of which a side has statistics; the sides' statistics become *x and *y. judged: a difference beyond t->bound is structural.
+ * Returns 0 if the row cannot be compared. */
+int diff_stats_row(struct tap *t, const struct diff_row *row, const struct diff_row *other, int judged, struct stats_row *x, struct stats_row *y);
+/* Of a perturbed run: widens t->projected by what the statistics of a row have moved. */
+void diff_stats_move(struct tap *t, const struct diff_row *row, const struct diff_row *other);
+
 /* --- select.c: --taps, --layers and --steps --- */
 /* Sets `outside` of the rows that --steps leaves out: by the steps in the manifest of A, or of B if A is a model or has none. */
 int diff_select_rows(struct cli *c, struct diff_side *a, struct diff_side *b);

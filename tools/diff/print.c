@@ -32,6 +32,9 @@ static json_t *place_json(const struct tap *t, const struct diff_place *p, int s
     char a[24], b[24];
     if (!set)
         return json_null();
+    if (p->column == DIFF_NO_COLUMN)
+        return json_pack("{s:s,s:i,s:i,s:o,s:n,s:f,s:f}", "tap", t->a->name, "sequence", p->sequence, "index", p->index, "token",
+                         p->token < 0 ? json_null() : json_integer(p->token), "column", "a", p->a, "b", p->b);
     snprintf(a, sizeof a, "0x%llx", (unsigned long long)p->a_bits);
     snprintf(b, sizeof b, "0x%llx", (unsigned long long)p->b_bits);
     return json_pack("{s:s,s:i,s:i,s:o,s:I,s:o,s:o,s:s,s:s,s:I}", "tap", t->a->name, "sequence", p->sequence, "index", p->index,
@@ -42,7 +45,7 @@ static json_t *place_json(const struct tap *t, const struct diff_place *p, int s
 static json_t *tap_json(const struct tap *t)
 {
     json_t *histogram = json_object();
-    int numbers = t->dtype != DIFF_INTEGERS && t->rows > 0, choice = t->is_choice && t->rows > 0;
+    int measured = t->dtype != DIFF_INTEGERS && t->rows > 0, numbers = measured && !t->is_stats, choice = t->is_choice && t->rows > 0;
     char name[48];
     for (size_t i = 0; i < ULP_BUCKETS; i++)
         if (t->ulps[i]) {
@@ -58,8 +61,8 @@ static json_t *tap_json(const struct tap *t)
     json_t *more = json_pack("{s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "bits_equal",
                              t->numbers ? json_real((double)t->equal / (double)t->numbers) : json_null(), "max_ulps",
                              numbers ? json_integer((json_int_t)t->most_ulps) : json_null(), "ulps", histogram, "max_abs",
-                             numbers ? real_or_null(t->max_abs) : json_null(), "relative",
-                             numbers ? real_or_null(t->relative) : json_null(), "bound",
+                             measured ? real_or_null(t->max_abs) : json_null(), "relative",
+                             measured ? real_or_null(t->relative) : json_null(), "bound",
                              t->bound > 0 ? json_real(t->bound) : json_null(), "nmse", numbers ? real_or_null(t->nmse) : json_null(),
                              "cosine", numbers ? real_or_null(t->cosine) : json_null(), "first", place_json(t, &t->first, t->differs));
     json_object_update(j, more);
@@ -71,6 +74,8 @@ static json_t *tap_json(const struct tap *t)
         json_object_set_new(j, "sigmas", json_real(t->bias.sigmas));
         json_object_set_new(j, "row_sigmas", json_real(t->bias.row_sigmas));
     }
+    if (t->is_stats)
+        json_object_set_new(j, "statistics", json_true());
     json_object_set_new(j, "out_of_bounds", place_json(t, &t->worst, t->breaks));
     if (t->is_logits && t->rows) {
         json_object_set_new(j, "kl_mean", real_or_null(t->kl_mean));
@@ -133,6 +138,9 @@ static void print_line(const struct tap *t, int width)
     printf("%-*s  %-16s", width, t->a->name, verdict_name[t->verdict]);
     if (!t->numbers)
         printf("\n");
+    else if (t->is_stats)
+        printf("  %6.2f  %8s  %8.2e  %8.2e  %8.2e  %8s  %s\n", 100.0 * (double)t->equal / (double)t->numbers, "-", t->max_abs, t->relative,
+               t->bound, "-", "statistics");
     else if (t->dtype == DIFF_INTEGERS)
         printf("  %6.2f\n", 100.0 * (double)t->equal / (double)t->numbers);
     else
@@ -142,6 +150,10 @@ static void print_line(const struct tap *t, int width)
 
 static void print_place(const char *what, const struct tap *t, const struct diff_place *p)
 {
+    if (p->column == DIFF_NO_COLUMN) {
+        printf("%s: %s, index %d: A = %.9g, B = %.9g, a root mean square or a projection of the row\n", what, t->a->name, p->index, p->a, p->b);
+        return;
+    }
     printf("%s: %s, index %d, column %zu: ", what, t->a->name, p->index, p->column);
     if (t->dtype == DIFF_INTEGERS)
         printf("A = %.0f, B = %.0f\n", p->a, p->b);
@@ -183,7 +195,10 @@ static void print_margins(const struct tap *t)
         printf("%s: %zu of %zu rows have no probabilities, because a logit is NaN or infinite\n", t->a->name, t->no_logits, t->rows);
     if (t->is_logits && t->no_logits == t->rows)
         return;
-    if (t->is_logits)
+    if (t->is_logits && t->is_stats)
+        printf("%s: the same best token in %zu of %zu rows; best two logits at least %.3g apart in A, %.3g in B\n", t->a->name, t->top1_equal,
+               t->rows - t->no_logits, t->margin_a, t->margin_b);
+    else if (t->is_logits)
         printf("%s: KL(A || B) %.3g on average, %.3g at most; the same best token in %zu of %zu rows; best two logits at least %.3g "
                "apart in A, %.3g in B\n",
                t->a->name, t->kl_mean, t->kl_max, t->top1_equal, t->rows - t->no_logits, t->margin_a, t->margin_b);
@@ -320,7 +335,7 @@ void diff_print(const struct diff_told *t, int all, const json_t *missing)
         print_counts(r, counts);
     if (r->first && r->first->differs) {
         print_place("first difference", r->first, &r->first->first);
-        if (r->first->dtype != DIFF_INTEGERS)
+        if (r->first->dtype != DIFF_INTEGERS && !r->first->is_stats)
             print_histogram(r->first);
     }
 }

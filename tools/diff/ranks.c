@@ -193,6 +193,8 @@ static int read_ranks(struct cli *c, struct diff_side *side, const struct rank_f
         side->has_steps |= side->ranks[i].has_steps;
         if (code == EXIT_DONE && side->ranks[i].has_manifest != side->ranks[0].has_manifest)
             code = cli_fail(c, EXIT_OTHER, "%s and %s: one has a manifest, and one has none", files[0].path, files[i].path);
+        if (code == EXIT_DONE && side->ranks[i].is_stats)
+            code = cli_fail(c, EXIT_OTHER, "%s: it has statistics, which cannot be joined", files[i].path);
         if (i == 0 && code == EXIT_DONE)
             json_array_extend(side->notes, side->ranks[0].notes);
     }

@@ -2,7 +2,8 @@
  * trusted: vb_tensors_open checks the header, and this file checks the manifest. */
 #include "tools/cli/filter.h"
 #include "tools/cli/naming_file.h"
-#include "tools/diff/diff.h"
+#include "tools/diff/read.h"
+#include "tools/dump/stats.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,23 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-
-struct entry { /* a tensor in the file */
-    const char *name, *dtype_name;
-    int ndim, told; /* told: whether the manifest lists it */
-    int64_t shape[VB_TENSOR_DIMS];
-    const char *data;
-    size_t bytes;
-};
-
-struct diff_reader {
-    struct cli *c;
-    struct diff_side *side;
-    const struct naming *names;
-    const char *path;     /* the path of the file */
-    struct entry *entries, **by_name; /* by_name: the same entries, sorted by name */
-    size_t count;
-};
 
 static void note(struct diff_side *side, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void note(struct diff_side *side, const char *format, ...)
@@ -45,7 +29,7 @@ static void note(struct diff_side *side, const char *format, ...)
 
 static int by_place_in_file(const void *a, const void *b)
 {
-    const struct entry *x = a, *y = b;
+    const struct diff_entry *x = a, *y = b;
     if (x->data != y->data)
         return x->data < y->data ? -1 : 1;
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
@@ -60,7 +44,7 @@ static void take_entries(struct diff_reader *r)
     r->entries = cli_must(malloc((r->count + 1) * sizeof *r->entries));
     for (size_t i = 0; i < r->count; i++) {
         vb_tensors_at(r->side->file, i, &t);
-        r->entries[i] = (struct entry){.name = t.name, .dtype_name = t.dtype, .ndim = t.ndim, .data = t.data, .bytes = t.bytes};
+        r->entries[i] = (struct diff_entry){.name = t.name, .dtype_name = t.dtype, .ndim = t.ndim, .data = t.data, .bytes = t.bytes};
         memcpy(r->entries[i].shape, t.shape, sizeof t.shape);
     }
     qsort(r->entries, r->count, sizeof *r->entries, by_place_in_file);
@@ -91,8 +75,7 @@ static int map_file(struct diff_reader *r)
     return EXIT_DONE;
 }
 
-/* Returns the size of a number of this dtype, or 0 if diff cannot read the dtype. */
-static size_t dtype_of(const char *name, enum diff_dtype *dtype)
+size_t diff_dtype_of(const char *name, enum diff_dtype *dtype)
 {
     static const struct { const char *name; enum diff_dtype dtype; size_t item; } known[] = {
         {"F64", DIFF_F64, 8}, {"F32", DIFF_F32, 4}, {"F16", DIFF_F16, 2}, {"BF16", DIFF_BF16, 2},
@@ -106,9 +89,9 @@ static size_t dtype_of(const char *name, enum diff_dtype *dtype)
 }
 
 /* Returns whether the tensor has numbers that diff can read. If not, adds a note. */
-static int is_readable(struct diff_reader *r, const struct entry *e, enum diff_dtype *dtype)
+static int is_readable(struct diff_reader *r, const struct diff_entry *e, enum diff_dtype *dtype)
 {
-    if (!dtype_of(e->dtype_name, dtype))
+    if (!diff_dtype_of(e->dtype_name, dtype))
         note(r->side, "%s is %s: diff reads F64, F32, F16, BF16, I64 and I32", e->name, e->dtype_name);
     else if (!e->bytes)
         note(r->side, "%s is empty: left out", e->name);
@@ -119,7 +102,7 @@ static int is_readable(struct diff_reader *r, const struct entry *e, enum diff_d
 
 /* --- rows --- */
 
-static void write_shape(const struct entry *e, char shape[64])
+static void write_shape(const struct diff_entry *e, char shape[64])
 {
     size_t used = 0;
     for (int d = 0; d < e->ndim; d++)
@@ -130,7 +113,7 @@ static void write_shape(const struct entry *e, char shape[64])
 /* Finds the number of rows and their width. The first extent is the number of rows. Without a manifest, the shape may
  * begin with one or more extents of 1, for a batch of one; they are skipped. A tensor with a single extent is then one
  * row. */
-static void shape_of(const struct entry *e, int has_line, size_t *rows, size_t *width)
+static void shape_of(const struct diff_entry *e, int has_line, size_t *rows, size_t *width)
 {
     int d = 0;
     *width = 1;
@@ -142,14 +125,14 @@ static void shape_of(const struct entry *e, int has_line, size_t *rows, size_t *
         *width *= (size_t)e->shape[i];
 }
 
-static int fill(struct diff_reader *r, const struct entry *e, struct diff_series *s, const json_t *line)
+static int fill(struct diff_reader *r, const struct diff_entry *e, struct diff_series *s, const json_t *line)
 {
     enum diff_dtype dtype = DIFF_F32;
-    size_t rows, width, item = dtype_of(e->dtype_name, &dtype);
+    size_t rows, width, item = diff_dtype_of(e->dtype_name, &dtype);
     const char *data = e->data;
     shape_of(e, line != NULL, &rows, &width);
     int scores = naming_of_context(s->name);
-    if (s->item && ((width != s->width && !scores) || item != s->item)) {
+    if (s->item && ((width != s->width && (!scores || e->stats)) || item != s->item || s->is_stats != (e->stats != NULL))) {
         note(r->side, "%s is %zu numbers wide, in another pass %zu: left out", e->name, width, s->width);
         return EXIT_DONE;
     }
@@ -157,6 +140,7 @@ static int fill(struct diff_reader *r, const struct entry *e, struct diff_series
     s->item = item;
     s->width = width > s->width ? width : s->width;
     s->known_rows = line != NULL;
+    s->is_stats = e->stats != NULL;
     write_shape(e, s->shape);
     if (line)
         s->layout = json_string_value(json_object_get(line, "layout"));
@@ -166,6 +150,10 @@ static int fill(struct diff_reader *r, const struct entry *e, struct diff_series
     int outside = json_is_integer(step) && !filter_has(r->c->steps, json_integer_value(step));
     for (size_t i = 0; i < rows; i++) {
         struct diff_row row = {.index = (int32_t)i, .token = -1, .outside = outside, .width = width, .data = data + i * width * item};
+        if (e->stats) {
+            row.width = 0;
+            row.data = (const char *)&e->stats[i];
+        }
         if (line) {
             row.sequence = (int32_t)json_integer_value(json_array_get(json_object_get(line, "sequence"), i));
             if (r->c->sequence >= 0 && row.sequence != r->c->sequence)
@@ -197,7 +185,7 @@ static int bad_line(struct diff_reader *r, const char *manifest, size_t number, 
     return cli_fail(r->c, EXIT_OTHER, "%s: line %zu: %s", manifest, number, what);
 }
 
-static const char *manifest_fault(const json_t *line, const struct entry *e)
+const char *diff_line_fault(const json_t *line, const struct diff_entry *e)
 {
     static const char *const lists[] = {"sequence", "token", "index"};
     if (!json_is_string(json_object_get(line, "tensor")) || !json_is_string(json_object_get(line, "name")))
@@ -223,42 +211,19 @@ static const char *manifest_fault(const json_t *line, const struct entry *e)
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp((*(struct entry *const *)a)->name, (*(struct entry *const *)b)->name);
+    return strcmp((*(struct diff_entry *const *)a)->name, (*(struct diff_entry *const *)b)->name);
 }
 
-static struct entry *entry_named(const struct diff_reader *r, const char *name)
+static struct diff_entry *entry_named(const struct diff_reader *r, const char *name)
 {
-    struct entry wanted = {.name = name}, *key = &wanted;
-    struct entry **found = bsearch(&key, r->by_name, r->count, sizeof *r->by_name, by_name);
+    struct diff_entry wanted = {.name = name}, *key = &wanted;
+    struct diff_entry **found = bsearch(&key, r->by_name, r->count, sizeof *r->by_name, by_name);
     return found ? *found : NULL;
 }
 
-static int manifest_line(struct diff_reader *r, const char *manifest, size_t number, const json_t *line, size_t *missing,
-                         size_t *changed)
+int diff_take_line(struct diff_reader *r, const struct diff_entry *e, const json_t *line)
 {
-    const char *fault = manifest_fault(line, NULL);
-    struct entry *e = fault ? NULL : entry_named(r, json_string_value(json_object_get(line, "tensor")));
-    if (!fault && e)
-        fault = manifest_fault(line, e);
-    if (fault)
-        return bad_line(r, manifest, number, fault);
-    if (!e) {
-        ++*missing;
-        return EXIT_DONE;
-    }
-    enum diff_dtype dtype;
-    char digest[SHA256_DIGEST_STRING_LENGTH];
-    const json_t *sha = json_object_get(line, "sha256"), *depth = json_object_get(line, "mtp_depth");
-    const json_t *layer = json_object_get(line, "layer");
-    e->told = 1;
-    SHA256Data((const uint8_t *)e->data, e->bytes, digest);
-    if (json_is_string(sha) && strcmp(json_string_value(sha), digest)) {
-        if (!(*changed)++)
-            note(r->side, "%s: %s is not what its manifest has the SHA-256 of: the file was changed after it was dumped", r->path,
-                 e->name);
-    }
-    if (!is_readable(r, e, &dtype))
-        return EXIT_DONE;
+    const json_t *depth = json_object_get(line, "mtp_depth"), *layer = json_object_get(line, "layer");
     int d = json_is_integer(depth) ? (int)json_integer_value(depth) : -1;
     if (d >= 0 && json_is_integer(layer))
         r->side->layers = (int)json_integer_value(layer) - d;
@@ -268,6 +233,34 @@ static int manifest_line(struct diff_reader *r, const char *manifest, size_t num
     if (answer == NAMING_LEFT_OUT)
         return EXIT_DONE;
     return fill(r, e, diff_series_of(r->side, answer == NAMING_FOUND ? name : said, d), line);
+}
+
+static int manifest_line(struct diff_reader *r, const char *manifest, size_t number, const json_t *line, size_t *missing,
+                         size_t *changed)
+{
+    const char *fault = diff_line_fault(line, NULL);
+    struct diff_entry *e = fault ? NULL : entry_named(r, json_string_value(json_object_get(line, "tensor")));
+    if (!fault && e)
+        fault = diff_line_fault(line, e);
+    if (fault)
+        return bad_line(r, manifest, number, fault);
+    if (!e) {
+        ++*missing;
+        return EXIT_DONE;
+    }
+    enum diff_dtype dtype;
+    char digest[SHA256_DIGEST_STRING_LENGTH];
+    const json_t *sha = json_object_get(line, "sha256");
+    e->told = 1;
+    SHA256Data((const uint8_t *)e->data, e->bytes, digest);
+    if (json_is_string(sha) && strcmp(json_string_value(sha), digest)) {
+        if (!(*changed)++)
+            note(r->side, "%s: %s is not what its manifest has the SHA-256 of: the file was changed after it was dumped", r->path,
+                 e->name);
+    }
+    if (!is_readable(r, e, &dtype))
+        return EXIT_DONE;
+    return diff_take_line(r, e, line);
 }
 
 static int read_manifest(struct diff_reader *r)
@@ -296,9 +289,6 @@ static int read_manifest(struct diff_reader *r)
     }
     if (f)
         fclose(f);
-    for (size_t i = 0; i < r->side->count; i++)
-        if (r->side->series[i].disordered)
-            diff_keep_last_rows(&r->side->series[i]);
     if (missing)
         note(r->side, "%s lists %zu tensors that the file lacks: the dump is partial", manifest, missing);
     if (changed > 1)
@@ -345,7 +335,7 @@ static int text_tokens(struct diff_side *side, const char *text)
 
 /* Reads the tokens of a dump without manifest. tools/hf_dump.py writes them into __metadata__; the files in
  * golden/truth have a tensor of them. */
-static void file_tokens(struct diff_reader *r, const struct entry *e)
+static void file_tokens(struct diff_reader *r, const struct diff_entry *e)
 {
     struct diff_side *side = r->side;
     if (!e && text_tokens(side, vb_tensors_metadata(side->file, "tokens")))
@@ -403,7 +393,7 @@ static void translate(const struct diff_reader *r, const char *theirs, char name
         snprintf(name, NAMING_ROOM, "%s", naming_is_ours(longer) ? longer : theirs);
 }
 
-static int foreign(struct diff_reader *r, const struct entry *e)
+static int foreign(struct diff_reader *r, const struct diff_entry *e)
 {
     enum diff_dtype dtype;
     char name[NAMING_ROOM], *at;
@@ -450,10 +440,16 @@ int diff_read(struct cli *c, struct diff_side *side, const char *path, const str
     r.path = is_dir ? cli_must(inside) : path;
     if (is_dir && !vb_file_exists(inside))
         code = cli_fail(c, EXIT_OTHER, "%s has neither config.json nor dump.safetensors: it is no model and no dump", path);
+    else if (diff_is_stats(path))
+        code = c->command && c->command != &command_diff ? cli_fail(c, EXIT_OTHER, "%s: it has statistics; only diff can use them", path)
+                                                         : diff_read_stats(&r);
     else
         code = map_file(&r);
-    if (code == EXIT_DONE)
+    if (code == EXIT_DONE && !side->is_stats)
         code = read_manifest(&r);
+    for (size_t i = 0; i < side->count; i++)
+        if (side->series[i].disordered)
+            diff_keep_last_rows(&side->series[i]);
     if (code == EXIT_DONE && side->has_manifest)
         diff_find_tokens(side);
     else if (code == EXIT_DONE)

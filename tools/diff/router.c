@@ -180,7 +180,7 @@ void diff_choose(struct diff_side *side, const struct diff_side *other)
         theirs = diff_find(other, logits->name, logits->depth);
         if (at(side, logits, ".experts") || at(side, logits, ".choice") || at(side, logits, ".scores") ||
             at(side, logits, ".groups") || at(side, logits, ".group_scores") || !theirs || theirs->width != logits->width ||
-            !learn(&u, other, theirs))
+            logits->is_stats || theirs->is_stats || !learn(&u, other, theirs))
             continue;
         choose_rows(side, i, &u);
         free(u.bias);

@@ -51,6 +51,9 @@ static const struct note notes[] = {
     {"-o", "Write to OUT. If the name OUT ends in .safetensors, OUT is a file. Otherwise OUT is a directory, and dump.safetensors is "
            "created in it. The manifest is written to the same directory, and its name ends in .jsonl instead of .safetensors. Both "
            "files appear only when they are complete."},
+    {"--stats", "Write one file of JSON lines instead of tensors and manifest; its name OUT must end in .jsonl. For each row, it has a hash, the "
+                "smallest and largest number, mean, root mean square and four random projections; rows of at most 16 numbers, and integers, "
+                "are written as they are. `diff` can compare the file with a dump, a model or another such file."},
     {"-n", "Also decode N tokens after the prompt (default 0). Each pass then has tensors of its own, called NAME@PASS."},
     {"--names", "Name the tensors as another system does: hf, llama.cpp, megatron, sglang or vllm. If the system has no name for a "
                 "value, the value keeps Verbatim's name. For each tensor, the manifest lists the names in both systems."},

@@ -37,6 +37,7 @@ struct dump {
     int layers;             /* how many layers the target has */
     json_t *named;          /* if `naming` is set: Verbatim's name for each name in the file */
     const char *layout;     /* the order of the RoPE dimensions: "interleaved" or "halves" */
+    int stats;              /* nonzero: statistics are written instead of tensors (stats.h); `path` is then the file of them */
     size_t prompt;          /* the number of tokens in the prompt */
     int decodes;            /* nonzero: after the prompt, the run generates tokens */
     int prompt_done;        /* nonzero: the last pass over the prompt has begun, so later target passes are for generated tokens */
@@ -48,7 +49,7 @@ struct dump {
     char error[512];        /* the error message, if something has failed */
 };
 
-/* Begins a dump. `path`: NAME.safetensors, or a directory (created if it is missing) for dump.safetensors. The manifest has the
+/* Begins a dump. With c->stats, `path` is a file NAME.jsonl of statistics. Otherwise, `path`: NAME.safetensors, or a directory (created if it is missing) for dump.safetensors. The manifest has the
  * same name with .jsonl in place of .safetensors. Until dump_end, both are temporary files without a name. `taps`: patterns
  * separated by commas, or NULL. Reports errors. After an error, no file is left behind. */
 int dump_begin(const struct cli *c, struct dump *d, const char *path, const char *taps);

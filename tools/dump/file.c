@@ -2,6 +2,7 @@
  * manifest. */
 #include "tools/cli/filter.h"
 #include "tools/dump/dump.h"
+#include "tools/dump/stats.h"
 
 #include <errno.h>
 #include <fnmatch.h>
@@ -38,6 +39,18 @@ static void split_globs(struct dump *d, const char *taps)
     }
 }
 
+/* Begins a file of statistics: there is only one file. */
+static int begin_stats(struct dump *d, const char *path)
+{
+    size_t length = strlen(path);
+    d->stats = 1;
+    d->path = cli_must(strdup(path));
+    d->manifest_path = cli_must(strdup(path));
+    if (length < 7 || strcmp(path + length - 6, ".jsonl"))
+        return cli_fail(d->c, EXIT_USAGE, "--stats writes JSON lines, and -o is %s: wanted a name that ends in .jsonl", path);
+    return EXIT_DONE;
+}
+
 /* Finds the paths of the two files. If the directory for them does not exist yet, sets d->directory to its path. */
 static void find_paths(struct dump *d, const char *path)
 {
@@ -56,13 +69,25 @@ static void find_paths(struct dump *d, const char *path)
         d->directory = cli_must(strndup(path, length));
 }
 
+static void add_line(struct dump *d, json_t *line, size_t flags)
+{
+    char *text = cli_must(json_dumps(line, JSON_COMPACT | flags));
+    d->manifest_size += (size_t)fprintf(d->manifest.f, "%s\n", text);
+    free(text);
+    json_decref(line);
+}
+
 int dump_begin(const struct cli *c, struct dump *d, const char *path, const char *taps)
 {
     *d = (struct dump){.c = c, .pass = (uint64_t)-1, .named = cli_must(json_object()), .tensors.data.fd = -1, .manifest.fd = -1};
+    int code = EXIT_DONE, stats = c->stats && c->command->takes & TAKES_TAPS;
     split_globs(d, taps);
-    find_paths(d, path);
+    if (stats)
+        code = begin_stats(d, path);
+    else
+        find_paths(d, path);
     const char *beside = d->directory ? d->directory : d->path;
-    int code = cli_check_file(c, "-o", d->path);
+    code = code == EXIT_DONE ? cli_check_file(c, "-o", d->path) : code;
     if (code == EXIT_DONE)
         code = cli_check_file(c, "-o", d->manifest_path);
     int error = code == EXIT_DONE ? tensors_begin(&d->tensors, beside) : 0, fd = -1;
@@ -74,6 +99,8 @@ int dump_begin(const struct cli *c, struct dump *d, const char *path, const char
         dump_abandon(d);
     else
         cli_must(cli_stream_open(&d->manifest, fd));
+    if (code == EXIT_DONE && stats)
+        add_line(d, json_pack("{s:s,s:i}", "format", "verbatim-stats", "version", 1), 0);
     return code;
 }
 
@@ -197,12 +224,34 @@ static void name_of(struct dump *d, const struct dump_tensor *t, char name[NAMIN
     json_object_set_new(d->named, name, json_string(t->name));
 }
 
-static void add_line(struct dump *d, json_t *line)
+static int is_logits(const char *name) { return strstr(name, "lm_head.output") || strstr(name, "shared_head.head.output"); }
+
+/* Removes what `diff` does not read, to keep the file small. */
+static void shorten(const struct dump_tensor *t, json_t *line)
 {
-    char *text = cli_must(json_dumps(line, JSON_COMPACT));
-    d->manifest_size += (size_t)fprintf(d->manifest.f, "%s\n", text);
-    free(text);
-    json_decref(line);
+    static const char *const unread[] = {"position", "slot", "parent", "sha256", "draft", "accepted"};
+    int drafts = 0;
+    for (size_t r = 0; r < t->rows; r++)
+        drafts |= t->row[r].draft != 0;
+    for (size_t i = 0; i < (drafts ? 4 : 6); i++)
+        json_object_del(line, unread[i]);
+}
+
+/* Writes the statistics of a tensor, with as many digits as they need: whole rows of F32 are read back exactly with 9. */
+static void add_stats(struct dump *d, const struct dump_tensor *t, const char *key)
+{
+    size_t width = t->outer * t->inner, n = t->rows * width;
+    double *x = cli_must(malloc((n + 1) * sizeof *x));
+    for (size_t i = 0; i < n; i++)
+        x[i] = t->dtype == DUMP_F64   ? ((const double *)(const void *)t->data)[i]
+               : t->dtype == DUMP_F32 ? (double)((const float *)(const void *)t->data)[i]
+                                      : ((const int32_t *)(const void *)t->data)[i];
+    json_t *line = manifest_line(d, t, key);
+    shorten(t, line);
+    stats_add(line, x, t->data, t->rows, width, dtype_size[t->dtype], t->dtype == DUMP_I32, is_logits(t->name));
+    add_line(d, line, JSON_REAL_PRECISION(t->dtype != DUMP_F64 ? 9 : width <= STATS_WHOLE ? 17 : 12));
+    json_object_set_new(d->tensors.names, key, json_true());
+    free(x);
 }
 
 /* Writes all tensors of a pass. In the first pass that has the tensor, its name in the file is the plain name; in later
@@ -223,8 +272,12 @@ static void flush(struct dump *d)
             shape[1] = t->inner;
             rank = 2;
         }
-        tensors_add(&d->tensors, key, dtype_name[t->dtype], shape, rank, t->data, t->size);
-        add_line(d, manifest_line(d, t, key));
+        if (d->stats) {
+            add_stats(d, t, key);
+        } else {
+            tensors_add(&d->tensors, key, dtype_name[t->dtype], shape, rank, t->data, t->size);
+            add_line(d, manifest_line(d, t, key), 0);
+        }
         if ((d->tensors.data.error || d->manifest.error) && !d->error[0])
             snprintf(d->error, sizeof d->error, "%s: %s", d->path,
                      strerror(d->tensors.data.error ? d->tensors.data.error : d->manifest.error));
@@ -312,6 +365,16 @@ static int check_globs(const struct dump *d)
     return EXIT_DONE;
 }
 
+static int write_stats(struct dump *d)
+{
+    struct cli_file file;
+    if (!cli_file_begin(d->c, &file, d->path))
+        return EXIT_OTHER;
+    vb_error err;
+    int error = cli_stream_copy(&d->manifest, file.stream.f, d->manifest_size, NULL);
+    return cli_file_end(d->c, &file, error ? (vb_fail(&err, VB_IO, "%s: %s", d->path, strerror(error)), &err) : NULL);
+}
+
 /* Writes both files. Neither file gets its name before both are complete. In the end, both files exist, or neither
  * does. */
 static int write_both(struct dump *d)
@@ -349,7 +412,7 @@ int dump_end(struct dump *d, size_t *tensors)
     if (code == EXIT_DONE && d->directory && !(made = !mkdir(d->directory, 0777)) && errno != EEXIST)
         code = cli_fail(d->c, EXIT_OTHER, "%s: %s", d->directory, strerror(errno));
     if (code == EXIT_DONE)
-        code = write_both(d);
+        code = d->stats ? write_stats(d) : write_both(d);
     if (code != EXIT_DONE && made)
         rmdir(d->directory);
     dump_abandon(d);

@@ -1,7 +1,9 @@
 """diff, assert_matches, reference, replay and score: what the commands print, as objects."""
 
 import json
+import struct
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -58,6 +60,40 @@ def test_ranks_are_joined(dumps, tmp_path):
     assert verbatim.diff(ranks, V3, gather={"*.o_proj.output": "rank:1"}, layers="0-1", **options)["verdict"] == "identical"
     with pytest.raises(AssertionError, match="structural"):
         verbatim.assert_matches(ranks, V3, gather={"*.o_proj.output": "rank:0"}, **options)
+
+
+def test_statistics_are_those_of_a_second_implementation(dumps, tmp_path):
+    """tools/hooks/dump_stats.py computes in NumPy what `dump --stats` computes; a dump in BF16 has statistics too."""
+    ours, theirs, coarse = tmp_path / "ours.jsonl", tmp_path / "theirs.jsonl", tmp_path / "coarse.stats.jsonl"
+    script = ROOT / "tools" / "hooks" / "dump_stats.py"
+    subprocess.run([COMMAND, "dump", V3, "--tokens", IDS, "--stats", "-o", ours], check=True, stderr=subprocess.DEVNULL)
+    subprocess.run([sys.executable, script, dumps / "a.safetensors", "-o", theirs], check=True)
+    lines = [[json.loads(line) for line in path.read_text().splitlines()] for path in (ours, theirs)]
+    assert len(lines[0]) == len(lines[1]) > 100
+    for mine, other in zip(*lines):
+        for key, value in mine.items():
+            if key in ("min", "max", "mean", "rms", "projections", "top"):
+                np.testing.assert_allclose(np.array(value, float), np.array(other[key], float), rtol=1e-8, atol=1e-8)
+            else:
+                assert np.array_equal(np.float32(value), np.float32(other[key])) if key == "values" else value == other[key], (mine["name"], key)
+    assert verbatim.diff(theirs, V3, runs=0, command=COMMAND)["verdict"] == "identical"
+    with verbatim.Tensors(dumps / "a.safetensors") as tensors:
+        values = {name: tensors[name].copy() for name in ("lm_head.output", "model.layers.1.self_attn.q_b_proj.output")}
+    write_bf16(tmp_path / "coarse.safetensors", values)
+    subprocess.run([sys.executable, script, tmp_path / "coarse.safetensors", "--tokens", IDS, "-o", coarse], check=True)
+    told = verbatim.diff(coarse, dumps / "a.safetensors", command=COMMAND)  # the other side is rounded first
+    assert told["verdict"] == "identical" and len(told["taps"]) == 2
+
+
+def write_bf16(path, values):
+    header, data = {}, b""
+    for name, x in values.items():
+        u = x.view(np.uint32)
+        part = ((u + 0x7FFF + (u >> 16 & 1)) >> 16).astype("<u2").tobytes()
+        header[name] = {"dtype": "BF16", "shape": x.shape, "data_offsets": [len(data), len(data) + len(part)]}
+        data += part
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 def test_reference_is_in_double_precision():
