@@ -276,12 +276,12 @@ TEST(choices_follow_from_router_logits)
                 chosen += (size_t)integer(t, "rows");
             }
         assert_string_equal(string(tap(j, "model.layers.1.mlp.gate.experts"), "verdict"), "identical");
-        assert_true(real(tap(j, strncmp(names[m], "v2", 2) ? "model.layers.1.mlp.gate.choice" : "model.layers.1.mlp.gate.scores"),
-                         "max_abs") < 1e-6);
+        int unbiased = !strncmp(names[m], "v2", 2) || !strcmp(names[m], "mistral4"); /* the scores decide */
+        assert_true(real(tap(j, unbiased ? "model.layers.1.mlp.gate.scores" : "model.layers.1.mlp.gate.choice"), "max_abs") < 1e-6);
         json_decref(j);
     }
     assert_true(chosen > 250);
-    struct edited e = edit(b); /* moonlight: another expert in row 3, by far */
+    struct edited e = edit(b); /* of the last checkpoint: another expert in row 3, by far */
     float *x = floats(&e, "model.layers.1.mlp.gate.output", &n) + 3 * (n / 10);
     for (i = 0; i < n / 10; i++)
         x[i] = -x[i];
