@@ -9,7 +9,8 @@
  * order. SGLang and vLLM return the same arrays (routed_experts). MTP modules and draft models always choose their experts
  * themselves.
  *
- * For vb_evaluate alone, forced routes may have more layers than the target: layer num_hidden_layers + k is MTP depth k.
+ * For vb_evaluate alone, forced routes may have more layers than the target: layer num_hidden_layers + k is MTP depth k. Saved
+ * sessions and batches, which compare the routes of tokens, ignore these layers.
  *
  * If top_k numbers are all -1, they force nothing: the router chooses the experts of this token in this layer. In routes
  * that the library writes, -1 stands for rows that this session did not compute. */

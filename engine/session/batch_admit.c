@@ -25,7 +25,7 @@ static size_t alike_for(const struct vb_session *s, const struct batch_request *
         n++;
     if (r->session.record_routes && !s->taken)
         return 0;
-    n = routes_alike(&s->options.routes, &r->session.routes, n);
+    n = routes_alike(s->model, &s->options.routes, &r->session.routes, n);
     return prefill_alike(s, r->run.session ? r->run.session->prompt : r->asked.count, n);
 }
 

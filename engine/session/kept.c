@@ -18,7 +18,7 @@ static struct vb_session *take_out(struct kept *k, size_t i)
 static int begins(const struct vb_session *s, const struct vb_session *longer)
 {
     return s->type == longer->type && s->cached <= longer->cached && prefill_alike(longer, s->prompt, s->cached) == s->cached &&
-           routes_alike(&s->options.routes, &longer->options.routes, s->cached) == s->cached &&
+           routes_alike(s->model, &s->options.routes, &longer->options.routes, s->cached) == s->cached &&
            !memcmp(s->tokens, longer->tokens, s->cached * sizeof *s->tokens);
 }
 

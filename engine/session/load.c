@@ -108,7 +108,7 @@ static int check_routes(const struct session_loading *l, const struct vb_session
 {
     char ours[ROUTES_HASH];
     size_t size;
-    routes_hash(&s->options.routes, (size_t)l->in.head.rows, ours);
+    routes_hash(s->model, &s->options.routes, (size_t)l->in.head.rows, ours);
     if (line_is(l, "forced routes", ours) || (!session_line(l->about, "forced routes", &size) && !strcmp(ours, "none")))
         return VB_OK;
     return vb_fail(l->err, VB_BAD_ARGUMENT, "%s was saved with other forced routes for its %llu computed tokens", l->in.path,

@@ -119,33 +119,33 @@ int vb_session_routes(const vb_session *s, vb_routes *out)
     return 1;
 }
 
-/* Whether nothing is forced for a token. */
-static int is_free(const vb_routes *r, size_t token)
+/* Whether nothing is forced for a token in the target's layers. */
+static int is_free(const struct model *m, const vb_routes *r, size_t token)
 {
     const int32_t *experts = routes_forced(r, token);
-    return !experts || all_missing(experts, r->layers * r->top_k);
+    return !experts || all_missing(experts, m->config.num_hidden_layers * r->top_k);
 }
 
-size_t routes_alike(const vb_routes *a, const vb_routes *b, size_t tokens)
+size_t routes_alike(const struct model *m, const vb_routes *a, const vb_routes *b, size_t tokens)
 {
     size_t t = 0;
     for (; t < tokens && (a->experts || b->experts); t++) {
         const int32_t *x = routes_forced(a, t), *y = routes_forced(b, t);
-        int32_t layers = a->layers < b->layers ? a->layers : b->layers; /* those of MTP depths may be in one of them only */
-        if (x && y ? memcmp(x, y, (size_t)(layers * a->top_k) * sizeof *x) : !(is_free(a, t) && is_free(b, t)))
+        size_t numbers = (size_t)(m->config.num_hidden_layers * a->top_k);
+        if (x && y ? memcmp(x, y, numbers * sizeof *x) : !(is_free(m, a, t) && is_free(m, b, t)))
             return t;
     }
     return tokens;
 }
 
-void routes_hash(const vb_routes *r, size_t tokens, char hash[ROUTES_HASH])
+void routes_hash(const struct model *m, const vb_routes *r, size_t tokens, char hash[ROUTES_HASH])
 {
     uint64_t h = 0;
     int any = 0;
     for (size_t t = 0; t < tokens; t++) {
-        if (is_free(r, t))
+        if (is_free(m, r, t))
             continue;
-        h = hash64(h + t + 1, routes_forced(r, t), (size_t)(r->layers * r->top_k) * sizeof *r->experts);
+        h = hash64(h + t + 1, routes_forced(r, t), (size_t)(m->config.num_hidden_layers * r->top_k) * sizeof *r->experts);
         any = 1;
     }
     snprintf(hash, ROUTES_HASH, any ? "%016" PRIx64 : "none", h);

@@ -24,11 +24,13 @@ static inline const int32_t *routes_forced(const vb_routes *r, size_t index)
 {
     return r->experts && index < r->tokens ? r->experts + index * (size_t)(r->layers * r->top_k) : NULL;
 }
+/* The next two functions compare only layers of the target: no row of a session depends on routes of MTP depths, because vb_evaluate keeps
+ * the rows of MTP modules in caches of its own. */
 /* Returns how many of the first `tokens` tokens have the same forced routes in a and b, up to the first difference. */
-size_t routes_alike(const vb_routes *a, const vb_routes *b, size_t tokens);
+size_t routes_alike(const struct model *m, const vb_routes *a, const vb_routes *b, size_t tokens);
 #define ROUTES_HASH 17 /* room for a hash in hexadecimal digits and the final 0 */
 /* Writes a hash of the forced routes of the first `tokens` tokens, or "none" if nothing is forced there. */
-void routes_hash(const vb_routes *r, size_t tokens, char hash[ROUTES_HASH]);
+void routes_hash(const struct model *m, const vb_routes *r, size_t tokens, char hash[ROUTES_HASH]);
 
 /* The size of a row of s->taken; its row at `place`, or NULL. */
 static inline size_t routes_row_bytes(const struct vb_session *s)

@@ -86,7 +86,7 @@ static void write_line(struct session_writer *w, const char *key, const char *va
 static void write_about(struct session_writer *w, const struct vb_session *s, int hidden)
 {
     char conventions[512], routes[ROUTES_HASH];
-    routes_hash(&s->options.routes, s->cached, routes);
+    routes_hash(s->model, &s->options.routes, s->cached, routes);
     conventions_list_draft(&s->model->config.conventions, conventions, sizeof conventions);
     write_line(w, "checkpoint", checkpoint_dir(s->model->checkpoint));
     write_line(w, "prefill", prefill_kind(s));
