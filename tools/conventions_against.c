@@ -11,6 +11,9 @@
  * decides if sigma is at most 1 / SHARP and t is nearer than NEAR to 0 or 1. The first such tensor in the order of computation counts.
  * So a dump in BF16 can be judged, and a mistake elsewhere does not matter.
  *
+ * In BF16, the errors of all earlier operators hide a small change, such as that of an eps. So if no tensor decides, the same is tried with
+ * norms, RoPE and the router's steps alone: y and z are what the reference computes from the dump's own inputs.
+ *
  * If y consists of BF16 numbers and z does not (a router in BF16), and the dump stores F32, then the dump's numbers themselves decide. If
  * no tensor decides (for example, if all positions are moved by one, or if an eps changes less than the rounding), the current value is
  * kept, and the output says so. */
@@ -19,7 +22,7 @@
 #include <string.h>
 
 #include "tools/conventions.h"
-#include "tools/diff/diff.h"
+#include "tools/diff/local.h"
 
 #define MOST_SWEEPS 4
 #define ALIKE 1e-7 /* smaller distances are one rounding of f32 */
@@ -48,6 +51,13 @@ struct trial {
     char **name;      /* [count] */
     double *distance; /* [count] largest distance of a row, relative to its largest number */
     struct values *values; /* [count] */
+    struct values *alone;  /* [count]: y is what the operator computes from the dump's own inputs */
+};
+
+struct told { /* by which tensor, and how far the dump is from both values of the convention */
+    size_t at;
+    double here, there;
+    int alone;
 };
 
 struct search {
@@ -65,8 +75,11 @@ static void trial_close(struct trial *t)
         free(t->name[i]);
         free(t->values[i].x);
         free(t->values[i].y);
+        free(t->alone[i].x);
+        free(t->alone[i].y);
     }
     free(t->values);
+    free(t->alone);
     free(t->name);
     free(t->distance);
     *t = (struct trial){0};
@@ -134,6 +147,7 @@ static void measure(struct trial *t, const struct comparison *r, const struct di
     t->name = cli_must(calloc(t->count + 1, sizeof *t->name));
     t->distance = cli_must(calloc(t->count + 1, sizeof *t->distance));
     t->values = cli_must(calloc(t->count + 1, sizeof *t->values));
+    t->alone = cli_must(calloc(t->count + 1, sizeof *t->alone));
     for (size_t i = 0; i < t->count; i++) {
         const struct diff_series *s = &dump->series[i];
         t->name[i] = strdup(s->name);
@@ -146,6 +160,51 @@ static void measure(struct trial *t, const struct comparison *r, const struct di
                 keep_values(&t->values[i], s, r->taps[k].b);
             }
     }
+}
+
+/* --- operators alone --- */
+
+struct seen_rows {
+    struct trial *t;
+    const struct diff_side *dump;
+};
+
+/* Norms, RoPE and the router's steps. Other conventions move values further than rounding does, and matrices take long. */
+static int is_small(const char *operator)
+{
+    return strstr(operator, "norm") || !strncmp(operator, "rope-", 5) || !strncmp(operator, "router-", 7);
+}
+
+static void keep_row(void *context, const struct diff_series *s, int32_t sequence, int32_t index, const double *dump, const double *expected,
+                     size_t width)
+{
+    struct seen_rows *r = context;
+    struct values *v = &r->t->alone[s - r->dump->series];
+    size_t n = s->count * width, at = 0;
+    if (!v->x) {
+        *v = (struct values){.rows = s->count, .width = width};
+        v->x = cli_must(malloc((n + 1) * sizeof *v->x));
+        v->y = cli_must(malloc((n + 1) * sizeof *v->y));
+        for (size_t i = 0; i < n; i++)
+            v->x[i] = v->y[i] = NAN;
+    }
+    while (at < s->count && (s->rows[at].sequence != sequence || s->rows[at].index != index))
+        at++;
+    if (at < s->count && width == v->width) {
+        memcpy(v->x + at * width, dump, width * sizeof *dump);
+        memcpy(v->y + at * width, expected, width * sizeof *expected);
+    }
+}
+
+/* Computes small operators from the inputs that the dump has. Errors of other operators do not hide them. */
+static int measure_alone(struct search *s, struct cli *model, const struct diff_side *dump, const struct bounds *bounds, struct trial *t)
+{
+    struct seen_rows seen = {t, dump};
+    struct local_reader reader = {is_small, keep_row, &seen};
+    struct local local = {.reader = &reader};
+    int code = diff_local(model, dump, bounds, s->ids, s->count, 0, 1, &local);
+    local_close(&local);
+    return code;
 }
 
 /* Writes the conventions that differ from the defaults, in the form of --convention. */
@@ -208,8 +267,10 @@ static int try(struct search *s, const struct choices *choices, struct trial *t,
         if (verdict)
             code = bounds_measure(&model, &bounds, RUNS, s->ids, s->count, 0);
         diff_compare(&r, &dump, &ours, verdict ? &bounds : NULL);
-        bounds_close(&bounds);
         measure(t, &r, &dump);
+        if (code == EXIT_DONE && !verdict)
+            code = measure_alone(s, &model, &dump, &bounds, t);
+        bounds_close(&bounds);
         if (verdict) {
             *verdict = r.verdict;
             snprintf(first, room, "%s", r.structural ? r.structural->a->name : r.first ? r.first->a->name : "");
@@ -223,15 +284,13 @@ static int try(struct search *s, const struct choices *choices, struct trial *t,
     return code;
 }
 
-/* Whether a tensor tells which of two models the dump follows: -1: y, 1: z, 0: it does not tell. */
-static int told_by(const struct values *y, const struct values *z)
+/* Computes t and sigma of a tensor for two models. Returns 0 if they compute the same values there. */
+static int project(const struct values *y, const struct values *z, double *t, double *sigma)
 {
-    double dd = 0, yy = 0, ed = 0, single = 0, whole = 0;
+    double dd = 0, yy = 0, ed = 0, single = 0, whole = 0, row = 0;
     size_t n = y->rows * y->width;
     if (!y->x || !z->x || y->rows != z->rows || y->width != z->width)
         return 0;
-    if (y->stored_f32 && y->y_bf16 != z->y_bf16)
-        return y->x_bf16 == z->y_bf16 ? 1 : -1;
     for (size_t i = 0; i < n; i++) {
         double d = z->y[i] - y->y[i], e = y->x[i] - y->y[i];
         if (!isfinite(d) || !isfinite(e))
@@ -242,9 +301,9 @@ static int told_by(const struct values *y, const struct values *z)
     }
     if (!(dd > LEAST * LEAST * yy))
         return 0;
-    double t = ed / dd, row = 0;
+    *t = ed / dd;
     for (size_t i = 0; i < n; i++) {
-        double d = z->y[i] - y->y[i], r = y->x[i] - y->y[i] - t * d;
+        double d = z->y[i] - y->y[i], r = y->x[i] - y->y[i] - *t * d;
         row = i % y->width ? row : 0;
         if (isfinite(d) && isfinite(r)) {
             single += r * r * d * d;
@@ -252,20 +311,71 @@ static int told_by(const struct values *y, const struct values *z)
         }
         whole += i % y->width == y->width - 1 ? row * row : 0;
     }
-    if (sqrt(fmax(single, whole)) / dd > 1 / SHARP)
-        return 0;
-    return fabs(t) < NEAR ? -1 : fabs(t - 1) < NEAR ? 1 : 0;
+    *sigma = sqrt(fmax(single, whole)) / dd;
+    return 1;
 }
 
-/* The same for two trials. *at: the first tensor that tells. */
-static int tells(const struct trial *one, const struct trial *other, size_t *at)
+static int decide(double t, double sigma)
 {
-    for (*at = 0; *at < one->count && *at < other->count; ++*at) {
-        int told = told_by(&one->values[*at], &other->values[*at]);
-        if (told)
-            return told;
+    return sigma > 1 / SHARP ? 0 : fabs(t) < NEAR ? -1 : fabs(t - 1) < NEAR ? 1 : 0;
+}
+
+/* Whether a tensor tells which of two models the dump follows: -1: y, 1: z, 0: it does not tell. */
+static int told_by(const struct values *y, const struct values *z)
+{
+    double t, sigma;
+    if (y->x && z->x && y->stored_f32 && y->y_bf16 != z->y_bf16)
+        return y->x_bf16 == z->y_bf16 ? 1 : -1;
+    return project(y, z, &t, &sigma) ? decide(t, sigma) : 0;
+}
+
+/* The same for all operators alone. Their errors are independent, so their t are averaged, with the weights 1 / sigma^2. *at: the one with
+ * the smallest sigma. */
+static int told_alone(const struct trial *one, const struct trial *other, size_t *at)
+{
+    double sum = 0, weights = 0, most = 0;
+    for (size_t i = 0; i < one->count && i < other->count; i++) {
+        double t, sigma;
+        if (!project(&one->alone[i], &other->alone[i], &t, &sigma))
+            continue;
+        double weight = 1 / fmax(sigma * sigma, 1e-12);
+        sum += weight * t;
+        weights += weight;
+        *at = weight > most ? i : *at;
+        most = fmax(most, weight);
     }
-    return 0;
+    return weights > 0 ? decide(sum / weights, 1 / sqrt(weights)) : 0;
+}
+
+/* The largest distance of a row, relative to its largest number. */
+static double distance_alone(const struct values *v)
+{
+    double most = 0;
+    for (size_t r = 0; r < v->rows; r++) {
+        double far = 0, largest = 0;
+        for (size_t i = r * v->width; i < (r + 1) * v->width; i++) {
+            far = fmax(far, fabs(v->x[i] - v->y[i]));
+            largest = fmax(largest, fabs(v->y[i]));
+        }
+        most = largest > 0 ? fmax(most, far / largest) : most;
+    }
+    return most;
+}
+
+/* The same for two trials: the first tensor of the whole computation that tells, else the operators alone. */
+static int tells(const struct trial *one, const struct trial *other, struct told *told)
+{
+    int which = 0;
+    for (size_t i = 0; i < one->count && i < other->count; i++)
+        if ((which = told_by(&one->values[i], &other->values[i]))) {
+            *told = (struct told){i, one->distance[i], other->distance[i], 0};
+            return which;
+        }
+    size_t at = 0;
+    which = told_alone(one, other, &at);
+    if (which)
+        *told = (struct told){at, distance_alone(&one->alone[at]), distance_alone(&other->alone[at]), 1};
+    return which;
 }
 
 /* Tries the current conventions with value v for convention k. */
@@ -283,13 +393,13 @@ static int sweep(struct search *s, int *changed)
     for (size_t k = 0; vb_convention_at(k, &c); k++)
         for (unsigned char v = 0; vb_model_convention(s->c->model, k) >= 0 && v < VB_CONVENTION_VALUES && c.values[v]; v++) {
             struct trial t;
-            size_t at;
+            struct told told;
             if (v == s->current.value[k])
                 continue;
             int code = try_value(s, k, v, &t);
             if (code != EXIT_DONE)
                 return code;
-            if (tells(&s->best, &t, &at) > 0) {
+            if (tells(&s->best, &t, &told) > 0) {
                 struct trial was = s->best;
                 s->current.value[k] = v;
                 s->best = t;
@@ -308,28 +418,22 @@ static int tell(struct search *s, json_t *rows)
     for (size_t k = 0; vb_convention_at(k, &c); k++) {
         if (vb_model_convention(s->c->model, k) < 0)
             continue;
-        double here = 0, there = 0;
-        char name[160] = "";
-        for (unsigned char v = 0; v < VB_CONVENTION_VALUES && c.values[v]; v++) {
+        struct told by = {0};
+        int told = 0;
+        for (unsigned char v = 0; v < VB_CONVENTION_VALUES && c.values[v] && !told; v++) {
             struct trial t;
-            size_t at;
             if (v == s->current.value[k])
                 continue;
             int code = try_value(s, k, v, &t);
             if (code != EXIT_DONE)
                 return code;
-            if (tells(&s->best, &t, &at) && !*name) {
-                here = s->best.distance[at];
-                there = t.distance[at];
-                snprintf(name, sizeof name, "%s", s->best.name[at]);
-            }
+            told = tells(&s->best, &t, &by) != 0;
             trial_close(&t);
         }
-        int told = *name != '\0';
-        json_array_append_new(rows, json_pack("{s:s,s:s,s:b,s:o,s:o,s:o}", "name", c.name, "value", c.values[s->current.value[k]],
-                                              "told", told, "by", told ? json_string(name) : json_null(), "distance",
-                                              told ? json_real(here) : json_null(), "distance_otherwise",
-                                              told ? json_real(there) : json_null()));
+        json_array_append_new(rows, json_pack("{s:s,s:s,s:b,s:o,s:o,s:o,s:o}", "name", c.name, "value", c.values[s->current.value[k]],
+                                              "told", told, "by", told ? json_string(s->best.name[by.at]) : json_null(), "alone",
+                                              told ? json_boolean(by.alone) : json_null(), "distance", told ? json_real(by.here) : json_null(),
+                                              "distance_otherwise", told ? json_real(by.there) : json_null()));
     }
     return EXIT_DONE;
 }
@@ -342,8 +446,9 @@ static void print(const json_t *rows, const char *list, enum diff_verdict verdic
     json_array_foreach((json_t *)rows, i, row) {
         printf("%-16s %-17s ", json_string_value(json_object_get(row, "name")), json_string_value(json_object_get(row, "value")));
         if (json_is_true(json_object_get(row, "told")))
-            printf("%s: %.1e away, otherwise %.1e\n", json_string_value(json_object_get(row, "by")),
-                   json_real_value(json_object_get(row, "distance")), json_real_value(json_object_get(row, "distance_otherwise")));
+            printf("%s%s: %.1e away, otherwise %.1e\n", json_string_value(json_object_get(row, "by")),
+                   json_is_true(json_object_get(row, "alone")) ? " (alone)" : "", json_real_value(json_object_get(row, "distance")),
+                   json_real_value(json_object_get(row, "distance_otherwise")));
         else
             puts("no tensor of the dump");
     }

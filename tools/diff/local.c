@@ -9,6 +9,7 @@
 
 struct judge {
     struct local_values *v;
+    const struct local_reader *reader;
     struct local_result *result;
     const struct diff_series *s;
     const struct reference_operator *op;
@@ -197,6 +198,8 @@ static void judge_numbers(struct judge *j, size_t row, size_t width)
     }
     r->errors += errors;
     r->wrong_rows += (size_t)wrong;
+    if (j->reader)
+        j->reader->see(j->reader->context, j->s, j->v->sequence, (int32_t)row - 1, x, y, count);
     if (r->bias)
         local_bias_row(r->bias, j->v->sequence, row, x, y, j->last, j->squares + row * width, shared_error(j, row));
 }
@@ -278,7 +281,7 @@ static void open_bias(struct judge *j, size_t width)
     int heads = 0;
     for (size_t i = 0; i < sizeof with_heads / sizeof *with_heads; i++)
         heads |= !strcmp(j->op->name, with_heads[i]);
-    if (j->op->chooses || !j->op->width || j->groups || j->result->bias)
+    if (j->op->chooses || !j->op->width || j->groups || j->result->bias || j->reader)
         return;
     if (heads)
         shape.parts = (size_t)reference_config(j->v->r)->num_attention_heads;
@@ -366,7 +369,7 @@ static void judge_series(struct judge *j, const struct diff_series *s)
     j->s = s;
     j->op = reference_operator_of(j->v->r, s->name, &layer, &expert);
     r->operator = j->op ? j->op->name : NULL;
-    if (!j->op || !s->count)
+    if (!j->op || !s->count || (j->reader && !j->reader->wants(j->op->name)))
         return;
     size_t width = local_width(j->v, j->op, layer), n = j->v->rows * width;
     if ((s->width != width && j->op->width) || (s->dtype == DIFF_INTEGERS) != j->op->chooses) {
@@ -410,7 +413,7 @@ static int judge_sequence(struct cli *c, struct local *l, struct local_values *v
         reference_bench_open(&v->bench, v->r, &o, (int)v->rows, &err))
         return cli_error(c, &err);
     for (size_t i = 0; i < v->side->count; i++) {
-        struct judge j = {.v = v, .result = &l->results[i], .runs = l->runs, .noise = noise, .noisy_x = noisy_x, .groups = groups};
+        struct judge j = {.v = v, .reader = l->reader, .result = &l->results[i], .runs = l->runs, .noise = noise, .noisy_x = noisy_x, .groups = groups};
         l->results[i].series = &v->side->series[i];
         if (v->side->series[i].layer > done + 1)
             local_forget(v, 0, done = v->side->series[i].layer - 1);
@@ -458,7 +461,8 @@ int diff_local(struct cli *c, const struct diff_side *side, const struct bounds 
     struct reference *r;
     vb_error err = {0};
     int32_t sequences = 0;
-    *l = (struct local){.results = cli_must(calloc(side->count + 2, sizeof *l->results)), .count = side->count, .runs = runs};
+    *l = (struct local){.reader = l->reader, .results = cli_must(calloc(side->count + 2, sizeof *l->results)),
+                        .count = side->count, .runs = runs};
     if (conventions_parse(&v.conventions, facts.conventions, &err) || reference_open(&r, c->model_dir, NULL, &err))
         return cli_error(c, &err);
     v.r = r;

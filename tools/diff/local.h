@@ -62,7 +62,16 @@ struct local_result { /* of one name of the dump */
     char merged[200];           /* the operators that were judged together with this one */
 };
 
+/* Who else sees the numbers that are judged. */
+struct local_reader {
+    int (*wants)(const char *operator); /* whether this operator is to be computed */
+    void (*see)(void *context, const struct diff_series *s, int32_t sequence, int32_t index, const double *dump, const double *expected,
+                size_t width);
+    void *context;
+};
+
 struct local {
+    const struct local_reader *reader; /* set by the caller: NULL, or it sees each row of numbers, and bias is not judged */
     struct local_result *results; /* one for each series of the side */
     size_t count, judged, wrong, biased; /* wrong: how many are STRUCTURAL */
     const struct local_result *first; /* the first that is STRUCTURAL or BIASED */
