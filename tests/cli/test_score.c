@@ -10,6 +10,7 @@
 
 #include "engine/verbatim.h"
 #include "tests/support/cli.h"
+#include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
@@ -370,6 +371,46 @@ TEST(ties_and_other_routes_are_told_apart)
     forget(&s);
 }
 
+/* Copies row 4 of lm_head to row 9 in a copy of a checkpoint: then both tokens have the same logit everywhere. */
+static void make_tokens_alike(void)
+{
+    size_t n;
+    char path[128];
+    copy_files("golden/tiny/glm", dir);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    struct golden g = golden_read(path);
+    char *w = golden_data(&g, "lm_head.weight", &n);
+    size_t row = 2 * 64; /* BF16 */
+    assert_int_equal(n, 136 * 64);
+    memcpy(w + 9 * row, w + 4 * row, row);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(g.bytes, 1, g.size, f), g.size);
+    fclose(f);
+    golden_close(&g);
+}
+
+TEST(the_second_of_two_equal_logits_has_the_next_rank)
+{
+    static const char *const texts[TEXTS] = {
+        "{\"prompt\": [5,6,7], \"response\": [4]}", "{\"prompt\": [5,6,7], \"response\": [9]}", "{\"prompt\": [70,33], \"response\": [4]}",
+        "{\"prompt\": [70,33], \"response\": [9]}", "{\"prompt\": [5,6]}"};
+    json_t *scores[TEXTS];
+    make_tokens_alike();
+    const char *in = write_lines(0, "texts.jsonl", texts, TEXTS), *out = in_dir(1, "scores.jsonl");
+    done(RUN("score", dir, "--file", in, "-o", out, "--logprobs", "136"), 0);
+    read_scores(out, scores);
+    for (int i = 0; i < 4; i += 2) {
+        int rank = (int)at(scores[i], "ranks", 0);
+        assert_int_equal((int)at(scores[i + 1], "ranks", 0), rank + 1);
+        assert_true(at(scores[i], "logprobs", 0) == at(scores[i + 1], "logprobs", 0));
+        json_t *top = json_array_get(json_object_get(scores[i], "top"), 0); /* in the order of the ranks */
+        assert_int_equal(json_integer_value(json_array_get(json_array_get(top, (size_t)rank - 1), 0)), 4);
+        assert_int_equal(json_integer_value(json_array_get(json_array_get(top, (size_t)rank), 0)), 9);
+    }
+    forget_scores(scores);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -380,6 +421,7 @@ int main(int argc, char **argv)
         IN_DIR(scores_of_other_engines_are_compared),
         IN_DIR(the_bound_of_a_model_finds_an_error_in_all_tokens),
         IN_DIR(ties_and_other_routes_are_told_apart),
+        IN_DIR(the_second_of_two_equal_logits_has_the_next_rank),
     };
     find_verbatim(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -136,12 +136,11 @@ static int one_run(struct cli *c, const char *dir, const int32_t *ids, size_t co
         dump_abandon(&dump);
     else
         code = dump_end(&dump, &tensors);
-    struct naming_file *naming = c->naming;
-    c->sequence = -1; /* it chooses among the texts of the user's dump */
-    c->naming = NULL;
+    struct cli reading = *c;
+    reading.sequence = -1; /* --sequence and --naming are about the user's dump */
+    reading.naming = NULL;
     if (code == EXIT_DONE)
-        code = diff_read(c, side, path, NULL, -1);
-    c->naming = naming;
+        code = diff_read(&reading, side, path, NULL, -1);
     unlink(path);
     snprintf(path, sizeof path, "%s/run.jsonl", dir);
     unlink(path);
