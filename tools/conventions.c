@@ -39,6 +39,10 @@ static const struct found_row {
      "raw: vLLM since V1 (logprobs_mode raw_logprobs), llama.cpp, SGLang with SGLANG_RETURN_ORIGINAL_LOGPROB; temperature (the logits are divided by it): "
      "SGLang, vLLM with processed_logprobs, vLLM V0",
      "MODEL --against FILE.jsonl"},
+    {"ranks", "1, 2, 4, 8",
+     "ranks of tensor parallelism, whose parts of o_proj are added once (in F32, then one rounding: vLLM's custom all-reduce), in a chain (each sum "
+     "rounded: a ring of NCCL) or in a tree",
+     "MODEL --against DUMP, if the dump is in BF16 or F16"},
 };
 
 static json_t *list_of_values(const char *values)
@@ -283,8 +287,8 @@ const struct command command_conventions = {
     "method, each convention changed alone, and all conventions of each system. For each setting, prints the tokens per forward\n"
     "pass and the acceptance at each draft depth. The command also checks that conventions about drafting do not change any logit\n"
     "of the output. If one of them does, the exit code is 3.\n"
-    "With --against, searches for the conventions that reproduce a dump. If DUMP is a file of log-probabilities (.jsonl or .json, as\n"
-    "`score`, SGLang or vLLM write them), finds out whether they are raw or at the temperature. The temperature is in the file, or\n"
-    "--temperature gives it.\n",
+    "With --against, searches for the conventions that reproduce a dump, and for its number of tensor-parallel ranks. If DUMP is a\n"
+    "file of log-probabilities (.jsonl or .json, as `score`, SGLang or vLLM write them), finds out whether they are raw or at the\n"
+    "temperature. The temperature is in the file, or --temperature gives it.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_EVAL | TAKES_LENGTH | TAKES_DRAFT | TAKES_SAMPLING | TAKES_NO_MODEL | TAKES_AGAINST,
     run, notes, COMPARES_SYSTEMS, NULL};

@@ -23,6 +23,7 @@
 
 #include "tools/conventions.h"
 #include "tools/diff/local.h"
+#include "tools/diff/rank_count.h"
 
 #define MOST_SWEEPS 4
 #define ALIKE 1e-7 /* smaller distances are one rounding of f32 */
@@ -444,8 +445,14 @@ static void print(const json_t *rows, const char *list, enum diff_verdict verdic
     json_t *row;
     printf("%-16s %-17s %s\n", "convention", "value", "told by");
     json_array_foreach((json_t *)rows, i, row) {
-        printf("%-16s %-17s ", json_string_value(json_object_get(row, "name")), json_string_value(json_object_get(row, "value")));
-        if (json_is_true(json_object_get(row, "told")))
+        const char *value = json_string_value(json_object_get(row, "value")), *why = json_string_value(json_object_get(row, "why"));
+        printf("%-16s %-17s ", json_string_value(json_object_get(row, "name")), value ? value : "not known");
+        if (why)
+            puts(why);
+        else if (json_object_get(row, "equal"))
+            printf("%s: %.1f %% of the numbers have these bits, otherwise %.1f %%\n", json_string_value(json_object_get(row, "by")),
+                   100 * json_real_value(json_object_get(row, "equal")), 100 * json_real_value(json_object_get(row, "equal_otherwise")));
+        else if (json_is_true(json_object_get(row, "told")))
             printf("%s%s: %.1e away, otherwise %.1e\n", json_string_value(json_object_get(row, "by")),
                    json_is_true(json_object_get(row, "alone")) ? " (alone)" : "", json_real_value(json_object_get(row, "distance")),
                    json_real_value(json_object_get(row, "distance_otherwise")));
@@ -491,6 +498,9 @@ int conventions_against(struct cli *c)
         code = sweep(&s, &changed);
     if (code == EXIT_DONE)
         code = tell(&s, rows);
+    if (code == EXIT_DONE && (code = read_dump(c, &dump, layers_of(c->model))) == EXIT_DONE)
+        json_array_append_new(rows, diff_rank_count(c, &dump, &code));
+    diff_close(&dump);
     if (code == EXIT_DONE) {
         struct trial last;
         code = try(&s, &s.current, &last, &verdict, first, sizeof first);

@@ -196,12 +196,96 @@ TEST(what_cannot_be_gathered_is_refused_with_a_sentence)
     expect_failure(RUN("diff", dir, a), 1, "two dumps are of rank 1");
 }
 
+/* ---- how many ranks a dump comes from: conventions --against ---- */
+
+#define TALE "golden/tale"
+
+static float to_bf16(double x)
+{
+    float f = (float)x;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+/* Replaces o_proj of a layer by what `ranks` ranks in BF16 compute; chain: each sum is rounded. */
+static void compute_in_ranks(struct edited *e, const struct golden *model, int layer, size_t ranks, int chain)
+{
+    char name[96];
+    size_t numbers, weights, K = 192;
+    snprintf(name, sizeof name, "model.layers.%d.self_attn.o_proj.weight", layer);
+    const uint16_t *w = golden_data(model, name, &weights);
+    snprintf(name, sizeof name, "model.layers.%d.self_attn.o_proj.input", layer);
+    float *x = floats(e, name, &numbers);
+    snprintf(name, sizeof name, "model.layers.%d.self_attn.o_proj.output", layer);
+    float *y = floats(e, name, &numbers);
+    assert_int_equal(weights, K * K);
+    for (size_t i = 0; i < numbers; i++)
+        x[i] = to_bf16((double)x[i]);
+    for (size_t i = 0; i < numbers; i++) {
+        double all = 0;
+        for (size_t r = 0; r < ranks; r++) {
+            double part = 0;
+            for (size_t k = K * r / ranks; k < K * (r + 1) / ranks; k++) {
+                uint32_t bits = (uint32_t)w[i % K * K + k] << 16;
+                float weight;
+                memcpy(&weight, &bits, sizeof weight);
+                part += (double)weight * (double)x[i / K * K + k];
+            }
+            all += ranks > 1 ? (double)to_bf16(part) : part;
+            all = chain ? (double)to_bf16(all) : all;
+        }
+        y[i] = to_bf16(all);
+    }
+}
+
+static json_t *ranks_of(const char *model, const char *dump)
+{
+    struct said s = RUN("conventions", model, "--against", dump, "--threads", "1", "--json");
+    json_t *j = json_loads(s.out, 0, NULL), *rows = json_object_get(j, "rows"), *row = json_array_get(rows, json_array_size(rows) - 1);
+    assert_string_equal(json_string_value(json_object_get(row, "name")), "ranks");
+    json_incref(row);
+    json_decref(j);
+    forget(&s);
+    return row;
+}
+
+TEST(the_bits_of_o_proj_tell_how_many_ranks_were_added)
+{
+    static const struct { size_t ranks; int chain; const char *value; } cases[] = {{4, 0, "4, once"}, {4, 1, "4, chain"}};
+    json_t *row = ranks_of(TINY "glm", "golden/truth/glm.hf-dump-bfloat16.safetensors"); /* of transformers, which has one rank */
+    assert_string_equal(json_string_value(json_object_get(row, "value")), "1");
+    assert_true(json_number_value(json_object_get(row, "equal")) > 0.99 && json_number_value(json_object_get(row, "equal_otherwise")) < 0.7);
+    json_decref(row);
+    DUMP(a, TINY "glm", "--tokens", "5,6,7,8");
+    row = ranks_of(TINY "glm", a); /* F32 */
+    assert_true(json_is_null(json_object_get(row, "value")) && json_is_false(json_object_get(row, "told")));
+    assert_string_equal(json_string_value(json_object_get(row, "why")), "sums in F32 depend on the order of all their terms");
+    json_decref(row);
+    struct golden model = golden_read(TALE "/model.safetensors");
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        DUMP(a, TALE, "--tokens", "5,6,7,8", "--taps", "model.embed_tokens.output,model.layers.[01].self_attn.o_proj.*");
+        struct edited e = edit(a);
+        for (int layer = 0; layer < 2; layer++)
+            compute_in_ranks(&e, &model, layer, cases[i].ranks, cases[i].chain);
+        save(&e);
+        row = ranks_of(TALE, a);
+        assert_true(json_is_true(json_object_get(row, "told")));
+        assert_string_equal(json_string_value(json_object_get(row, "value")), cases[i].value);
+        json_decref(row);
+    }
+    golden_close(&model);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         IN_DIR(shards_are_put_together_and_terms_are_added),
         IN_DIR(the_user_says_how_ranks_are_joined),
         IN_DIR(ranks_may_have_different_rows),
+        IN_DIR(the_bits_of_o_proj_tell_how_many_ranks_were_added),
         IN_DIR(a_rank_that_should_be_equal_and_is_not_is_named),
         IN_DIR(what_cannot_be_gathered_is_refused_with_a_sentence),
     };
