@@ -23,7 +23,7 @@ static void expect(const json_t *pass, const char *what, long long is, long long
         fail_msg("%s is %lld, wanted %lld: %s", what, is, wanted, json_dumps(pass, JSON_COMPACT));
 }
 
-/* What the scheduler knows of a sequence when the plan is made: everything but the result of the round in flight, `before`. */
+/* The scheduler's knowledge of a sequence when it plans a round: all results except that of the round in flight, `before`. */
 struct known {
     long long prompt, drafts, produced; /* produced: output tokens, that of `before` included */
     const json_t *before;

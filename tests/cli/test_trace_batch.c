@@ -304,6 +304,43 @@ TEST(slots_may_differ_but_not_collide)
     json_decref(lines);
 }
 
+static void reverse(json_t *list)
+{
+    for (size_t i = 1; i < json_array_size(list); i++) {
+        json_t *one = json_incref(json_array_get(list, i));
+        json_array_remove(list, i);
+        json_array_insert_new(list, 0, one);
+    }
+}
+
+/* Another engine may order the sequences of a batch in another way, if it says how. */
+TEST(sequences_may_have_another_order)
+{
+    json_t *lines = json_lines(RUN(SMALL)), *pass;
+    size_t i, reversed = 0;
+    json_array_foreach(lines, i, pass) {
+        json_t *parts = json_object_get(pass, "parts"), *part, *q_lens = json_array(), *sequences = json_array(), *positions = json_array();
+        size_t p, row;
+        reversed += json_array_size(parts) > 2;
+        if (parts)
+            reverse(parts);
+        json_array_foreach(parts, p, part) {
+            json_array_append_new(q_lens, json_integer((json_int_t)json_array_size(json_object_get(part, "positions"))));
+            json_array_append(sequences, json_object_get(part, "sequence"));
+            for (row = 0; row < json_array_size(json_object_get(part, "positions")); row++)
+                json_array_append_new(positions, json_integer(item(part, "positions", row)));
+        }
+        json_array_set_new(lines, i, json_pack("{s:O*,s:O*,s:o,s:o,s:o}", "event", json_object_get(pass, "event"), "pass", json_object_get(pass, "pass"), "q_lens",
+                                               q_lens, "sequences", sequences, "positions", positions));
+    }
+    assert_true(reversed > 3);
+    write_lines(lines);
+    struct said s = RUN(SMALL, "--against", path);
+    expect_code(&s, 0);
+    forget(&s);
+    json_decref(lines);
+}
+
 /* ---- the table, and what is refused ---- */
 
 TEST(the_table_has_a_line_for_each_sequence)
@@ -338,6 +375,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(each_sequence_is_traced_as_it_is_alone),
         cmocka_unit_test(each_changed_list_is_found),
         cmocka_unit_test(slots_may_differ_but_not_collide),
+        cmocka_unit_test(sequences_may_have_another_order),
         cmocka_unit_test(the_table_has_a_line_for_each_sequence),
         cmocka_unit_test(what_does_not_go_together_is_one_sentence),
     };

@@ -3,9 +3,11 @@
  * LOG has one JSON object per line, one for each pass, in the order of the passes. It may have any of the keys below. A key that is
  * missing is not compared. If no line is a pass of a module, only the passes of the target are compared. */
 #include <errno.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/trace/batch.h"
 #include "tools/trace/slots.h"
 #include "tools/trace/trace.h"
 
@@ -155,8 +157,39 @@ static const json_t *target_of(const struct log_search *s, const json_t *pass)
     return NULL;
 }
 
-static void compare_pass(struct log_search *s, const json_t *theirs, const json_t *pass)
+/* The part of a sequence, or NULL. A borrowed reference. */
+static json_t *part_of(const json_t *parts, const json_t *sequence)
 {
+    json_t *part;
+    size_t i;
+    json_array_foreach(parts, i, part)
+        if (json_equal(json_object_get(part, "sequence"), sequence))
+            return part;
+    return NULL;
+}
+
+/* The pass with its parts in the order in which the log lists the sequences, so that engines may order a batch as they like. The pass
+ * itself if the log does not list each of its sequences once. Returns a new reference. */
+static json_t *in_order_of(const json_t *pass, const json_t *sequences)
+{
+    const json_t *ours = json_object_get(pass, "parts"), *sequence;
+    json_t *parts = json_array(), *copy = NULL;
+    size_t i;
+    json_array_foreach(sequences, i, sequence)
+        if (part_of(ours, sequence) && !part_of(parts, sequence))
+            json_array_append(parts, part_of(ours, sequence));
+    if (ours && json_array_size(parts) == json_array_size(ours) && json_array_size(sequences) == json_array_size(ours)) {
+        copy = json_copy((json_t *)(uintptr_t)pass);
+        json_object_set(copy, "parts", parts);
+        batch_pass_finish(copy);
+    }
+    json_decref(parts);
+    return copy ? copy : json_incref((json_t *)(uintptr_t)pass);
+}
+
+static void compare_pass(struct log_search *s, const json_t *theirs, const json_t *whole)
+{
+    json_t *pass = in_order_of(whole, json_object_get(theirs, "sequences"));
     slots_begin(&s->slots, pass, target_of(s, pass));
     for (int k = 0; k < KEYS && !s->difference; k++) {
         json_t *value = json_object_get(theirs, keys[k]), *ours;
@@ -170,6 +203,7 @@ static void compare_pass(struct log_search *s, const json_t *theirs, const json_
         json_decref(ours);
     }
     slots_end(&s->slots, pass);
+    json_decref(pass);
     s->compared++;
 }
 

@@ -1,0 +1,39 @@
+batch.o: tools/trace/batch.c tools/trace/batch.h tools/trace/record.h \
+  tools/cli/cli.h engine/base/json.h engine/base/support.h \
+  engine/verbatim.h engine/verbatim_routes.h engine/verbatim_batch.h \
+  engine/verbatim_files.h engine/verbatim_model.h \
+  engine/verbatim_tensors.h engine/verbatim_text.h \
+  tools/prompts/prompts.h tools/trace/async.h tools/trace/ranks.h \
+  tools/trace/trace.h
+
+tools/trace/batch.h:
+
+tools/trace/record.h:
+
+tools/cli/cli.h:
+
+engine/base/json.h:
+
+engine/base/support.h:
+
+engine/verbatim.h:
+
+engine/verbatim_routes.h:
+
+engine/verbatim_batch.h:
+
+engine/verbatim_files.h:
+
+engine/verbatim_model.h:
+
+engine/verbatim_tensors.h:
+
+engine/verbatim_text.h:
+
+tools/prompts/prompts.h:
+
+tools/trace/async.h:
+
+tools/trace/ranks.h:
+
+tools/trace/trace.h:
