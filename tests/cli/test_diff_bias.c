@@ -64,6 +64,7 @@ TEST(a_factor_that_no_bound_sees_is_a_bias)
     j = scaled(name, 0.01, 0);
     assert_string_equal(string(j, "verdict_of_values"), "biased");
     assert_string_equal(string(json_object_get(j, "first_biased"), "tap"), name);
+    assert_non_null(strstr(string(json_object_get(j, "first_biased"), "where"), "row"));
     assert_string_equal(string(tap(j, name), "verdict"), "biased");
     assert_true(fabs(json_real_value(json_object_get(tap(j, name), "slope")) - 1.01) < 0.001);
     assert_true(fabs(json_real_value(json_object_get(tap(j, name), "norm_ratio")) - 1.01) < 0.001);
@@ -76,6 +77,7 @@ TEST(a_factor_that_no_bound_sees_is_a_bias)
     struct said s = RUN("diff", b, MODEL, "--tokens", TOKENS);
     expect_code(&s, 3);
     assert_non_null(strstr(s.out, "first biased: model.layers.0.input_layernorm.output: each row"));
+    assert_non_null(strstr(s.out, "  deviates in all 10 rows"));
     forget(&s);
 }
 

@@ -296,6 +296,8 @@ static int compare(struct sides *s)
         if (r.structural && !r.structural->is_stats)
             diff_explain(r.structural, &s->side[0], &s->side[1], s->is_model[1] ? s->path[1] : s->is_model[0] ? s->path[0]
                          : s->c->model_of_bound, r.where, r.looks_like);
+        if (r.biased && !r.biased->is_stats)
+            diff_explain_bias(r.biased, &s->side[0], &s->side[1], r.biased_where);
         diff_settle_ties(&r, diff_ties(s->c));
         code = check_common(s, &r);
     }

@@ -252,6 +252,7 @@ struct comparison {
     const struct tap *first, *structural, *biased; /* the first tap that differs; the first structural one; the first biased one */
     /* of the first structural tap: the rows and columns that differ, and a mistake that would explain it; or empty (explain.h) */
     char where[EXPLAIN_ROOM], looks_like[EXPLAIN_ROOM];
+    char biased_where[EXPLAIN_ROOM]; /* the same of the first biased tap */
     int32_t other_token;        /* the first index where the two sides read different tokens, or -1 */
 };
 
@@ -294,6 +295,9 @@ void diff_settle_ties(struct comparison *r, const char *ties);
 /* Says where a tap differs and what mistake explains it, by explain.h. model: the checkpoint, for the matrices; or NULL. */
 void diff_explain(const struct tap *t, const struct diff_side *a, const struct diff_side *b, const char *model,
                   char where[EXPLAIN_ROOM], char why[EXPLAIN_ROOM]);
+
+/* Says which rows, and which heads, columns or experts, of a biased tap are off by more than rounding explains; empty: none of them alone. */
+void diff_explain_bias(const struct tap *t, const struct diff_side *a, const struct diff_side *b, char where[EXPLAIN_ROOM]);
 
 /* --- print.c --- */
 struct local;

@@ -285,3 +285,73 @@ void diff_explain(const struct tap *t, const struct diff_side *a, const struct d
         free(owned[i]);
     free(r.index);
 }
+
+/* --- bias --- */
+
+static void add_number(struct bias_sum *s, double x, double y)
+{
+    double e = x - y, square = y * y;
+    s->along += e * y;
+    s->square += square;
+    s->own += e * e * square;
+    s->third += e * y * square;
+    s->fourth += square * square;
+}
+
+/* The part of the tap's variance that its own differences do not show: errors that it inherits. */
+static double inherited_by(const struct bias *b)
+{
+    double own = 0, yy = 0;
+    for (size_t i = 0; i < b->count; i++) {
+        own += b->rows[i].own;
+        yy += b->rows[i].yy;
+    }
+    return fmax(b->sigma * b->sigma - own / yy / yy, 0);
+}
+
+static void list_biased(const struct tap_rows *r, char where[EXPLAIN_ROOM])
+{
+    size_t rows = r->e.rows, width = r->e.width, block = r->e.block ? r->e.block : 1, parts = width / block;
+    double inherited = inherited_by(&r->t->bias);
+    struct bias_sum *row = cli_must(calloc(rows + 1, sizeof *row)), *part = cli_must(calloc(parts + 1, sizeof *part));
+    unsigned char *row_off = cli_must(calloc(rows + 1, 1)), *part_off = cli_must(calloc(parts + 1, 1));
+    for (size_t i = 0; i < rows * width; i++) {
+        double x = diff_round(r->t->dtype, r->e.a[i]), y = diff_round(r->t->dtype, r->e.b[i]);
+        if (!isfinite(x) || !isfinite(y))
+            continue;
+        add_number(&row[i / width], x, y);
+        add_number(&part[i % width / block], x, y);
+    }
+    for (size_t i = 0; i < rows; i++)
+        row[i].known = bias_variance(&row[i]) + inherited * (double)rows * row[i].square * row[i].square;
+    for (size_t i = 0; i < parts; i++)
+        part[i].known = bias_variance(&part[i]) + inherited * part[i].square * part[i].square;
+    bias_mark(row, rows, row_off);
+    bias_mark(part, parts, part_off);
+    explain_parts(where, row_off, r->e.index, rows, part_off, parts, r->e.block ? 1 : 0, r->e.block_name);
+    free(row);
+    free(part);
+    free(row_off);
+    free(part_off);
+}
+
+void diff_explain_bias(const struct tap *t, const struct diff_side *a, const struct diff_side *b, char where[EXPLAIN_ROOM])
+{
+    struct tap_rows r = {.t = t, .a = a, .b = b, .e = {.rows = t->bias.count, .width = t->a->width}};
+    *where = '\0';
+    if (t->a->width != t->b->width)
+        return;
+    r.numbers[0] = rows_of(t, t->a);
+    r.numbers[1] = rows_of(t, t->b);
+    if (r.numbers[0] && r.numbers[1]) {
+        r.e.a = r.numbers[0];
+        r.e.b = r.numbers[1];
+        find_tolerance(&r); /* it also sets r.e.index */
+        find_heads(&r);
+        list_biased(&r, where);
+    }
+    free(r.numbers[0]);
+    free(r.numbers[1]);
+    free(r.tolerance);
+    free(r.index);
+}

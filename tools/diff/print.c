@@ -126,7 +126,8 @@ json_t *diff_json(const struct diff_told *t)
                                   place_json(r->structural, &r->structural->worst, r->structural->breaks), "where",
                                   text_or_null(r->where), "looks_like", text_or_null(r->looks_like))
                       : json_null(),
-        "first_biased", r->biased ? json_pack("{s:s,s:s}", "tap", r->biased->a->name, "why", r->biased->why) : json_null(),
+        "first_biased", r->biased ? json_pack("{s:s,s:s,s:o}", "tap", r->biased->a->name, "why", r->biased->why, "where", text_or_null(r->biased_where))
+                  : json_null(),
         "taps", taps, "only_in_a", lacking(t->c, t->a, t->b), "only_in_b", lacking(t->c, t->b, t->a), "notes", notes(t), "local_a",
         t->local[0] ? local_json(t->a, t->local[0]) : json_null(), "local_b", t->local[1] ? local_json(t->b, t->local[1]) : json_null());
 }
@@ -251,6 +252,8 @@ static void print_verdict(const struct diff_told *t, const size_t counts[STRUCTU
         printf("  looks like this mistake: %s\n", r->looks_like);
     if (r->biased)
         printf("first biased: %s: %s\n", r->biased->a->name, r->biased->why);
+    if (*r->biased_where)
+        printf("  deviates in %s\n", r->biased_where);
     for (size_t i = 0; i < r->count; i++)
         if (r->taps[i].verdict == TIE_FLIP) {
             printf("first tie-flip: %s: %s\n", r->taps[i].a->name, r->taps[i].why);
