@@ -151,13 +151,13 @@ static void bind_name(struct reference_binder *b, struct matrix *w, int rows, in
         b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is F8_E4M3, config.json has no quantization_config for it",
                         t->file, name);
     } else if (t->dtype == DTYPE_F8_E4M3) {
-        w->block_rows = c->fp8_block_rows;
-        w->block_cols = c->fp8_block_cols;
+        w->block_rows = c->fp8_block_rows ? c->fp8_block_rows : rows;
+        w->block_cols = c->fp8_block_cols ? c->fp8_block_cols : cols;
         snprintf(scale_name, sizeof scale_name, "%s_scale_inv", name);
         w->scale = find(b, scale_name, (rows + w->block_rows - 1) / w->block_rows,
                         (cols + w->block_cols - 1) / w->block_cols);
-        if (w->scale && w->scale->dtype != DTYPE_F32)
-            b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32", w->scale->file, scale_name,
+        if (w->scale && w->scale->dtype != DTYPE_F32 && w->scale->dtype != DTYPE_BF16)
+            b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32 or BF16", w->scale->file, scale_name,
                             w->scale->dtype_name);
     }
 }

@@ -335,6 +335,8 @@ int checkpoint_open(struct checkpoint **out, const char *dir, const vb_allocator
         rc = vb_fail(err, VB_IO, "%s: there is neither %s nor %s", dir, single_name, index_name);
     vb_free(a, sharded);
     vb_free(a, single);
+    if (!rc)
+        rc = checkpoint_rename(c, err);
     return checkpoint_finish(out, c, rc, err);
 }
 

@@ -32,6 +32,12 @@ int checkpoint_add(struct checkpoint *c, const struct tensor *t, vb_error *err);
 /* Sorts the tensors and builds the hash table, after the last checkpoint_add. Returns VB_BAD_CHECKPOINT if two
  * tensors have the same name. */
 int checkpoint_build_index(struct checkpoint *c, vb_error *err);
+/* Gives tensors of other layouts the names and shapes of a DeepSeek checkpoint (checkpoint_names.c), and builds the index again
+ * if it changed a name:
+ *   - The prefix of a language model inside a larger model is replaced by "model.".
+ *   - The tensors mlp.experts.gate_up_proj and down_proj of all experts become one matrix for each expert.
+ *   - A number without dimensions, which is a scale for a whole FP8 matrix, gets the shape [1,1]. */
+int checkpoint_rename(struct checkpoint *c, vb_error *err);
 /* Ends the opening of a checkpoint. `rc` is the result so far. If rc is VB_OK, the function builds the index unless it
  * has been built, and sets *out to c. After an error, closes c. Returns the error code, or VB_OK. */
 int checkpoint_finish(struct checkpoint **out, struct checkpoint *c, int rc, vb_error *err);

@@ -92,7 +92,6 @@ static const struct {
 } refused_architectures[] = {
     {"DeepseekV4ForCausalLM", "the compressed sparse attention and hyper-connections of DeepSeek-V4 are not computed here"},
     {"LongcatFlashForCausalLM", "the zero experts of LongCat are not computed here"},
-    {"KimiK25ForConditionalGeneration", "a model of images and text; its text model alone would be DeepseekV3ForCausalLM"},
 };
 
 /* Keys that change what is computed, on architectures whose class may not even know them. */
@@ -440,6 +439,29 @@ void config_set_dims(struct config *c)
         .index_heads = (size_t)c->index_n_heads, .index_dim = (size_t)c->index_head_dim, .index_topk = (size_t)c->index_topk};
 }
 
+/* Models of images and text, whose language model has a config of its own: text_config. Sets r->root to it. Keys that
+ * text_config lacks, but that concern the language model too, come from outside. The vision tower is left out. */
+static int read_text_config(struct config_reader *r)
+{
+    static const char *const wrappers[] = {"KimiK25ForConditionalGeneration", "Mistral3ForConditionalGeneration"};
+    static const char *const shared[] = {"quantization_config", "tie_word_embeddings", "eos_token_id", "bos_token_id"};
+    const char *architecture = json_string_value(json_array_get(json_object_get(r->root, "architectures"), 0));
+    json_t *text = json_object_get(r->root, "text_config"), *value;
+    size_t w = 0;
+    while (w < sizeof wrappers / sizeof *wrappers && (!architecture || strcmp(architecture, wrappers[w])))
+        w++;
+    if (w == sizeof wrappers / sizeof *wrappers)
+        return VB_OK;
+    if (!json_is_object(text))
+        return config_bad(r, NULL, "text_config", text, "an object, the config of the language model");
+    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
+        if (!json_object_get(text, shared[i]) && (value = json_object_get(r->root, shared[i])) &&
+            json_object_set(text, shared[i], value))
+            return vb_fail(r->err, VB_NO_MEMORY, "%s: no memory for text_config", r->name);
+    r->root = text;
+    return VB_OK;
+}
+
 int config_from_json(struct config *out, json_t *root, const char *generation, size_t generation_size, const char *name,
                      vb_error *err)
 {
@@ -449,7 +471,7 @@ int config_from_json(struct config *out, json_t *root, const char *generation, s
 
     if (!json_is_object(root))
         return vb_fail(err, VB_BAD_CHECKPOINT, "%s: it is not an object", name);
-    if ((rc = read_family(&r, &family)) || (rc = refuse_features(&r, family)))
+    if ((rc = read_text_config(&r)) || (rc = read_family(&r, &family)) || (rc = refuse_features(&r, family)))
         return rc;
     r.scales_queries = families[family].scales_queries;
     for (size_t i = 0; i < KEYS - (families[family].has_indexer ? 0 : INDEXER_KEYS); i++)

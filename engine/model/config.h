@@ -83,7 +83,8 @@ struct config {
     unsigned char shared_set[CONFIG_MAX_LAYERS / 8]; /* bit L is 1 if main layer L is shared (config_layer_is_shared) */
 
     int fp8;                              /* 1: quantization_config.quant_method is fp8 */
-    int fp8_block_rows, fp8_block_cols;   /* weight_block_size: rows and columns that share a scale; 0 without fp8 */
+    int fp8_block_rows, fp8_block_cols;   /* weight_block_size: rows and columns that share a scale; 0 without fp8, and if
+                                             all weights of a matrix share one */
 
     int bos_token_id;                     /* id of the BOS token, or -1; this id and the EOS ids may lie outside the vocabulary */
     int eos_token_ids[CONFIG_MAX_EOS], num_eos; /* from generation_config.json if it has eos_token_id, else from config.json */

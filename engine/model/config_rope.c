@@ -158,8 +158,9 @@ int config_read_rope(const struct config_reader *r)
     return type && !strcmp(json_string_value(type), "yarn") ? read_yarn(r, rope, inside) : VB_OK;
 }
 
-/* Reads quantization_config. Only DeepSeek's format is supported: e4m3 with one scale for each block. Missing keys have the
- * defaults of FineGrainedFP8Config. */
+/* Reads quantization_config. The weights are e4m3 with one scale for each block (DeepSeek), or, if weight_block_size is null, with
+ * one scale for each matrix (Mistral). Missing keys have the defaults of FineGrainedFP8Config. With activation_scheme static, the
+ * checkpoint also has scales of activations, which are not used: activations are not quantised here. */
 int config_read_quantization(const struct config_reader *r)
 {
     static const char inside[] = "quantization_config";
@@ -172,10 +173,13 @@ int config_read_quantization(const struct config_reader *r)
     double rows = 128, cols = 128;
     int rc;
     if ((rc = config_must_be(r, inside, q, "quant_method", "fp8", 1)) ||
-        (rc = config_must_be(r, inside, q, "fmt", "e4m3", 0)) ||
-        (rc = config_must_be(r, inside, q, "activation_scheme", "dynamic", 0)))
+        (rc = config_must_be(r, inside, q, "fmt", "e4m3", 0)))
         return rc;
-    if (block) {
+    if (!json_is_null(block) && (rc = config_must_be(r, inside, q, "activation_scheme", "dynamic", 0)))
+        return rc;
+    if (json_is_null(block)) {
+        rows = cols = 0;
+    } else if (block) {
         if (!json_is_array(block) || json_array_size(block) != 2)
             return config_unsupported(r, inside, "weight_block_size", block, "a list of two numbers");
         if ((rc = config_number(r, inside, "weight_block_size", json_array_get(block, 0), INTEGER, 1, DIM, &rows)) ||

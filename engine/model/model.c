@@ -74,21 +74,24 @@ static int bind_scale(struct binder *b, struct weight_view *w, const char *part,
     if (!b->c->fp8)
         return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s%s.weight is F8_E4M3, config.json has no quantization_config", file,
                        b->prefix, part);
-    w->block_rows = (size_t)b->c->fp8_block_rows;
-    w->block_cols = (size_t)b->c->fp8_block_cols;
+    w->block_rows = b->c->fp8_block_rows ? (size_t)b->c->fp8_block_rows : w->rows;
+    w->block_cols = b->c->fp8_block_cols ? (size_t)b->c->fp8_block_cols : (w->cols + DOT_CHUNK - 1) / DOT_CHUNK * DOT_CHUNK;
     w->scale_stride = (w->cols + w->block_cols - 1) / w->block_cols;
     int rc = take(b, &t, part, ".weight_scale_inv", 2, (w->rows + w->block_rows - 1) / w->block_rows, w->scale_stride);
     if (rc)
         return rc;
-    if (t->dtype != DTYPE_F32)
-        return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32", t->file, t->name, t->dtype_name);
+    if (t->dtype != DTYPE_F32 && t->dtype != DTYPE_BF16)
+        return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32 or BF16", t->file, t->name, t->dtype_name);
     w->scale = t->data;
-    if ((uintptr_t)t->data % sizeof(float)) {
-        float *copy = model_alloc(b, 1, t->bytes);
+    if (t->data && (t->dtype == DTYPE_BF16 || (uintptr_t)t->data % sizeof(float))) {
+        size_t count = (size_t)(t->shape[0] * t->shape[1]);
+        float *copy = model_alloc(b, count, sizeof *copy);
         if (!copy)
             return VB_NO_MEMORY;
-        w->scale = memcpy(copy, t->data, t->bytes);
-        b->m->widened_bytes += t->bytes;
+        const struct weight_view stored = {.type = (enum weight_type)t->dtype, .data = t->data, .rows = 1, .cols = count, .stride = count};
+        decode_weights(copy, &stored, 0, 0, count);
+        w->scale = copy;
+        b->m->widened_bytes += count * sizeof *copy;
     }
     return VB_OK;
 }
@@ -359,27 +362,41 @@ static int count_mtp(struct binder *b)
     return count;
 }
 
-static int layer_of(const char *name)
+int model_layer_of(const char *name)
 {
     static const char prefix[] = "model.layers.";
     long layer = strncmp(name, prefix, sizeof prefix - 1) ? -1 : strtol(name + sizeof prefix - 1, NULL, 10);
     return layer < 0 || layer > INT32_MAX ? -1 : (int)layer;
 }
 
-static int ends_with(const char *name, const char *end)
+int model_name_ends(const char *name, const char *end)
 {
     size_t n = strlen(name), m = strlen(end);
     return n >= m && !strcmp(name + n - m, end);
+}
+
+static int is_vision(const char *name)
+{
+    static const char *const prefixes[] = {"vision_tower.", "mm_projector.", "multi_modal_projector.", "model.vision_tower.",
+                                           "model.multi_modal_projector."};
+    size_t i = 0;
+    while (i < sizeof prefixes / sizeof *prefixes && strncmp(name, prefixes[i], strlen(prefixes[i])))
+        i++;
+    return i < sizeof prefixes / sizeof *prefixes;
 }
 
 /* Returns why the model may leave *t unused, or NULL if it must not. A layer after the last one may be unused only if it is
  * an MTP layer. Otherwise config.json may have too small a number of layers. */
 static const char *explain(struct binder *b, const struct tensor *t)
 {
-    int layer = layer_of(t->name);
-    if (ends_with(t->name, ".rotary_emb.inv_freq"))
+    int layer = model_layer_of(t->name);
+    if (model_name_ends(t->name, ".rotary_emb.inv_freq"))
         return "computed from config.json";
-    if (b->c->gguf && (ends_with(t->name, ".attn_k_b.weight") || ends_with(t->name, ".attn_v_b.weight")))
+    if (is_vision(t->name))
+        return "a part of the vision tower: only text is computed";
+    if (b->c->fp8 && !b->c->fp8_block_rows && model_name_ends(t->name, "activation_scale"))
+        return "a scale of activations, which are not quantised here";
+    if (b->c->gguf && (model_name_ends(t->name, ".attn_k_b.weight") || model_name_ends(t->name, ".attn_v_b.weight")))
         return "a part of attn_kv_b, which is stored too";
     if (b->c->tie_word_embeddings && !strcmp(t->name, "lm_head.weight"))
         return "tie_word_embeddings is true: embed_tokens is the head";
@@ -500,77 +517,6 @@ void model_close(struct model *m)
     checkpoint_close(m->checkpoint);
     vb_free(&a, m->numa);
     vb_free(&a, m);
-}
-
-static int64_t numbers_of(const struct tensor *t)
-{
-    int64_t n = 1;
-    for (int d = 0; d < t->ndim; d++)
-        n *= t->shape[d];
-    return n;
-}
-
-/* Returns whether the model uses *t as a weight, and not as scales of FP8 weights. */
-static int is_weight(const struct tensor *t)
-{
-    return t->taken && !ends_with(t->name, "_scale_inv");
-}
-
-static int same_tensor(const struct tensor *a, const struct tensor *b)
-{
-    if (!a || !b)
-        return a == b;
-    return a->dtype == b->dtype && a->bytes == b->bytes && (!a->data || !memcmp(a->data, b->data, a->bytes));
-}
-
-/* Compares the stored tensors, not the copies that a precision makes of them. */
-enum mtp_copy model_mtp_copy(const struct model *m, int k, int head)
-{
-    static const char *const suffixes[] = {"weight", "weight_scale_inv"};
-    const char *main = head && !m->config.tie_word_embeddings ? "lm_head" : "model.embed_tokens";
-    for (size_t i = 0; i < 2; i++) {
-        char name[64], main_name[64];
-        snprintf(name, sizeof name, "model.layers.%d.%s.%s", m->config.num_hidden_layers + k,
-                 head ? "shared_head.head" : "embed_tokens", suffixes[i]);
-        snprintf(main_name, sizeof main_name, "%s.%s", main, suffixes[i]);
-        const struct tensor *own = checkpoint_find(m->checkpoint, name);
-        if (!i && !own)
-            return MTP_COPY_ABSENT;
-        if (!same_tensor(own, checkpoint_find(m->checkpoint, main_name)))
-            return MTP_COPY_DIFFERENT;
-    }
-    return MTP_COPY_EQUAL;
-}
-
-int64_t model_parameters(const struct model *m)
-{
-    int64_t total = 0, table = (int64_t)m->config.vocab_size * m->config.hidden_size;
-    for (size_t i = 0; i < checkpoint_count(m->checkpoint); i++) {
-        const struct tensor *t = checkpoint_at(m->checkpoint, i);
-        if (is_weight(t))
-            total += numbers_of(t);
-    }
-    for (int k = 0; k < m->num_mtp; k++)
-        for (int head = 0; head < 2; head++)
-            if (model_mtp_copy(m, k, head) == MTP_COPY_EQUAL)
-                total -= table;
-    return total;
-}
-
-int64_t model_active_parameters(const struct model *m)
-{
-    const struct config *c = &m->config;
-    int64_t always = c->hidden_size, experts = 0; /* one row of embed_tokens */
-    for (size_t i = 0; i < checkpoint_count(m->checkpoint); i++) {
-        const struct tensor *t = checkpoint_at(m->checkpoint, i);
-        if (!is_weight(t) || layer_of(t->name) >= c->num_hidden_layers)
-            continue;
-        if (strstr(t->name, ".mlp.experts."))
-            experts += numbers_of(t);
-        else if (c->tie_word_embeddings || strcmp(t->name, "model.embed_tokens.weight")) /* tied: it is also the output head */
-            always += numbers_of(t);
-    }
-    return always + experts / c->n_routed_experts * c->num_experts_per_tok;
 }
 
 int vb_is_end_token(const vb_model *model, int32_t token)

@@ -109,6 +109,12 @@ SCRIPT = {"vocab_size": 129280, "dim": 7168, "inter_dim": 18432, "moe_inter_dim"
           "n_limited_groups": 4, "route_scale": 2.5, "score_func": "sigmoid", "q_lora_rank": 1536, "kv_lora_rank": 512,
           "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "dtype": "fp8"}
 
+INT4 = {"quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed", "kv_cache_scheme": None,
+        "config_groups": {"group_0": {"input_activations": None, "output_activations": None, "targets": ["Linear"],
+                                      "weights": {"actorder": None, "block_structure": None, "dynamic": False, "group_size": 32,
+                                                  "num_bits": 4, "observer": "minmax", "observer_kwargs": {}, "strategy": "group",
+                                                  "symmetric": True, "type": "int"}}},
+        "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"]}
 CONFIGS = {
     "DeepSeek-V3": V3, "DeepSeek-R1": but(V3, **TRAINING), "DeepSeek-V3 without FP8": but(V3, ["quantization_config"], **TRAINING),
     "DeepSeek-V3.1": but(V3, quantization_config=FP8 | {"scale_fmt": "ue8m0"}),
@@ -118,7 +124,7 @@ CONFIGS = {
                          quantization_config=FP8 | {"scale_fmt": "ue8m0"}),
     "DeepSeek-V4": V4, "GLM-5": GLM_5, "GLM-5.2": GLM_5_2,
     "Kimi-K2.5": {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "bos_token_id": 163584,
-                  "text_config": KIMI_K2, "vision_config": {"vt_num_hidden_layers": 27}},
+                  "text_config": but(KIMI_K2, quantization_config=INT4), "vision_config": {"vt_num_hidden_layers": 27}},
     "MiMo": MIMO,
     "MiMo-V2": but(MIMO, ["num_nextn_predict_layers"], architectures=["MiMoV2FlashForCausalLM"], model_type="mimo_v2_flash",
                    moe_layer_freq=[0, 1, 1], n_shared_experts=None, routed_scaling_factor=None, attention_bias=False),

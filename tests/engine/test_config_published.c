@@ -162,8 +162,8 @@ TEST(other_architectures_are_refused_in_one_sentence)
          "sparse attention and hyper-connections of DeepSeek-V4 are not computed here"},
         {{"DeepSeek-V4", "deepseek-ai--DeepSeek-V4-Pro.config.json"}, "architecture DeepseekV4ForCausalLM is not supported: the compressed "
          "sparse attention and hyper-connections of DeepSeek-V4 are not computed here"},
-        {{"Kimi-K2.5", "moonshotai--Kimi-K2.5.config.json"}, "architecture KimiK25ForConditionalGeneration is not supported: a model of "
-         "images and text; its text model alone would be DeepseekV3ForCausalLM"},
+        {{"Kimi-K2.5", "moonshotai--Kimi-K2.5.config.json"}, "quantization_config.quant_method \"compressed-tensors\" is not "
+         "supported, only fp8"},
     };
     static const struct published unnamed[] = {
         {"DeepSeek's script", "deepseek-reference-inference.config_16B.json"},

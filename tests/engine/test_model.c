@@ -194,7 +194,7 @@ TEST(each_wrong_dtype_is_told)
         int rc = list_bind(&l, &m, &err), scale = ends_with(t->name, "_scale_inv");
         assert_int_equal(rc, scale ? VB_BAD_CHECKPOINT : VB_UNSUPPORTED);
         assert_non_null(strstr(err.message, t->name));
-        const char *wanted = scale ? "F32" : t->ndim == 2 ? "F32, F16, BF16 or F8_E4M3" : "F32, F16 or BF16";
+        const char *wanted = scale ? "F32 or BF16" : t->ndim == 2 ? "F32, F16, BF16 or F8_E4M3" : "F32, F16 or BF16";
         assert_true(ends_with(err.message, wanted) && strstr(err.message, " is I64, wanted F32"));
         *t = whole;
     }
@@ -312,7 +312,7 @@ TEST(a_model_without_weights_or_with_a_bad_config_is_told)
     struct model *m;
     vb_error err;
     make_dir(dir);
-    write_text(dir, "config.json", "{\"architectures\":[\"DeepseekV32ForCausalLM\"]}");
+    write_text(dir, "config.json", "{\"architectures\":[\"DeepseekV4ForCausalLM\"]}");
     assert_int_equal(model_open(&m, dir, NULL, &err), VB_UNSUPPORTED); /* before any weight is looked for */
     write_text(dir, "config.json", "{\"architectures\":[\"DeepseekV3ForCausalLM\"]}");
     assert_int_equal(model_open(&m, dir, NULL, &err), VB_IO);

@@ -1,0 +1,123 @@
+/* engine/files/checkpoint_names.c -- gives the tensors of other layouts the names and shapes that this project uses. */
+#include "engine/files/checkpoint_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Prefixes of a language model that is a part of a larger model. The longer prefix comes first. */
+static const struct {
+    const char *there, *here;
+} prefixes[] = {
+    {"model.language_model.", "model."},      /* Mistral 4, as transformers saves it */
+    {"language_model.model.", "model."},      /* Kimi-K2.5 */
+    {"language_model.lm_head.", "lm_head."},
+};
+
+/* A list that the new tensors are added to. */
+struct renaming {
+    struct checkpoint *c; /* has the new tensors */
+    vb_error *err;
+};
+
+static int starts_with(const char *name, const char *start) { return !strncmp(name, start, strlen(start)); }
+
+static int add(const struct renaming *r, const struct tensor *t, const char *name)
+{
+    struct tensor renamed = *t;
+    if (strlen(name) > TENSOR_MAX_NAME)
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: the name %.60s... is too long", t->file, name);
+    renamed.name = name;
+    if (t->ndim == 0) { /* a scale for a whole matrix */
+        renamed.ndim = 2;
+        renamed.shape[0] = renamed.shape[1] = 1;
+    }
+    return checkpoint_add(r->c, &renamed, r->err);
+}
+
+/* Adds rows [first, first + rows) of expert e as a matrix of its own. */
+static int add_part(const struct renaming *r, const struct tensor *t, const char *name, int64_t e, int64_t first, int64_t rows)
+{
+    size_t matrix = t->bytes / (size_t)t->shape[0], row = matrix / (size_t)t->shape[1];
+    struct tensor part = *t;
+    part.ndim = 2;
+    part.shape[0] = rows;
+    part.shape[1] = t->shape[2];
+    part.shape[2] = 0;
+    part.bytes = row * (size_t)rows;
+    part.data = t->data ? (const char *)t->data + (size_t)e * matrix + (size_t)first * row : NULL;
+    return add(r, &part, name);
+}
+
+/* Splits the matrices of all experts, which transformers stores as one tensor [E, rows, cols]. The first half of the rows of
+ * gate_up_proj is gate_proj, the second half is up_proj. A scale [E, 1, 1] is a scale of both. `stem` is the name before
+ * "gate_up_proj" or "down_proj". */
+static int add_experts(const struct renaming *r, const struct tensor *t, const char *stem, int both, const char *suffix)
+{
+    char name[TENSOR_MAX_NAME + 64];
+    int64_t rows = t->shape[1], half = rows == 1 ? 1 : rows / 2;
+    int rc = VB_OK;
+    if (t->ndim != 3 || t->shape[0] < 1 || rows < 1 || t->shape[2] < 1 || (both && rows > 1 && rows % 2))
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %s has %d dimensions, wanted [experts, rows, columns]%s", t->file, t->name, t->ndim,
+                       both ? " with an even number of rows" : "");
+    for (int64_t e = 0; !rc && e < t->shape[0]; e++) {
+        snprintf(name, sizeof name, "%s%lld.%s%s", stem, (long long)e, both ? "gate_proj" : "down_proj", suffix);
+        rc = add_part(r, t, name, e, 0, both ? half : rows);
+        snprintf(name, sizeof name, "%s%lld.up_proj%s", stem, (long long)e, suffix);
+        if (!rc && both)
+            rc = add_part(r, t, name, e, rows == 1 ? 0 : half, half);
+    }
+    return rc;
+}
+
+/* Adds a tensor whose name has the usual prefix. */
+static int add_named(const struct renaming *r, const struct tensor *t, const char *name)
+{
+    static const char *const parts[] = {".mlp.experts.gate_up_proj", ".mlp.experts.down_proj"};
+    static const struct {
+        const char *there, *here;
+    } suffixes[] = {{"", ".weight"}, {"_scale_inv", ".weight_scale_inv"}, {"_activation_scale", ".activation_scale"}};
+    for (int both = 1; both >= 0; both--) {
+        const char *part = parts[!both], *at = strstr(name, part);
+        char stem[TENSOR_MAX_NAME + 1];
+        for (size_t i = 0; at && i < sizeof suffixes / sizeof *suffixes; i++)
+            if (!strcmp(at + strlen(part), suffixes[i].there)) {
+                snprintf(stem, sizeof stem, "%.*s.mlp.experts.", (int)(at - name), name);
+                return i < 2 ? add_experts(r, t, stem, both, suffixes[i].here) : add(r, t, name);
+            }
+    }
+    return add(r, t, name);
+}
+
+static int needs_renaming(const struct tensor *t)
+{
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        if (starts_with(t->name, prefixes[i].there))
+            return 1;
+    return t->ndim == 0 || strstr(t->name, ".mlp.experts.gate_up_proj") || strstr(t->name, ".mlp.experts.down_proj");
+}
+
+int checkpoint_rename(struct checkpoint *c, vb_error *err)
+{
+    struct tensor *old = c->tensors;
+    size_t count = c->count, i = 0, p;
+    int rc = VB_OK;
+    while (i < count && !needs_renaming(&old[i]))
+        i++;
+    if (i == count)
+        return VB_OK;
+    vb_free(&c->allocator, c->names.entries);
+    c->names = (struct name_table){0};
+    c->tensors = NULL;
+    c->count = c->room = 0;
+    const struct renaming r = {c, err};
+    for (i = 0; !rc && i < count; i++) {
+        char name[TENSOR_MAX_NAME + 16];
+        for (p = 0; p < sizeof prefixes / sizeof *prefixes && !starts_with(old[i].name, prefixes[p].there); p++)
+            ;
+        int found = p < sizeof prefixes / sizeof *prefixes;
+        snprintf(name, sizeof name, "%s%s", found ? prefixes[p].here : "", old[i].name + (found ? strlen(prefixes[p].there) : 0));
+        rc = add_named(&r, &old[i], name);
+    }
+    vb_free(&c->allocator, old);
+    return rc ? rc : checkpoint_build_index(c, err);
+}
