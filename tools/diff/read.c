@@ -110,19 +110,25 @@ static void write_shape(const struct diff_entry *e, char shape[64])
     snprintf(shape + used, 64 - used, "%s]", e->ndim ? "" : "[");
 }
 
+/* How many dimensions of a tensor count its rows. */
+static int row_dims(const json_t *line)
+{
+    const json_t *dims = json_object_get(line, "row_dims");
+    return dims ? (int)json_integer_value(dims) : 1;
+}
+
 /* Finds the number of rows and their width. The first extent is the number of rows. Without a manifest, the shape may
  * begin with one or more extents of 1, for a batch of one; they are skipped. A tensor with a single extent is then one
  * row. */
-static void shape_of(const struct diff_entry *e, int has_line, size_t *rows, size_t *width)
+static void shape_of(const struct diff_entry *e, const json_t *line, size_t *rows, size_t *width)
 {
-    int d = 0;
-    *width = 1;
-    while (!has_line && d + 2 < e->ndim && e->shape[d] == 1)
+    int d = 0, first = row_dims(line);
+    *rows = *width = 1;
+    while (!line && d + 2 < e->ndim && e->shape[d] == 1)
         d++;
-    int one = e->ndim == 0 || (e->ndim == 1 && !has_line);
-    *rows = one ? 1 : (size_t)e->shape[d];
-    for (int i = one ? 0 : d + 1; i < e->ndim; i++)
-        *width *= (size_t)e->shape[i];
+    int one = e->ndim == 0 || (e->ndim == 1 && !line);
+    for (int i = one ? 0 : d; i < e->ndim; i++)
+        *(!one && i < d + first ? rows : width) *= (size_t)e->shape[i];
 }
 
 static int fill(struct diff_reader *r, const struct diff_entry *e, struct diff_series *s, const json_t *line)
@@ -130,7 +136,9 @@ static int fill(struct diff_reader *r, const struct diff_entry *e, struct diff_s
     enum diff_dtype dtype = DIFF_F32;
     size_t rows, width, item = diff_dtype_of(e->dtype_name, &dtype);
     const char *data = e->data;
-    shape_of(e, line != NULL, &rows, &width);
+    const json_t *picked = json_object_get(line, "rows");
+    shape_of(e, line, &rows, &width);
+    rows = picked ? json_array_size(picked) : rows;
     int scores = naming_of_context(s->name);
     if (s->item && ((width != s->width && (!scores || e->stats)) || item != s->item || s->is_stats != (e->stats != NULL))) {
         note(r->side, "%s is %zu numbers wide, in another pass %zu: left out", e->name, width, s->width);
@@ -150,6 +158,8 @@ static int fill(struct diff_reader *r, const struct diff_entry *e, struct diff_s
     int outside = json_is_integer(step) && !filter_has(r->c->steps, json_integer_value(step));
     for (size_t i = 0; i < rows; i++) {
         struct diff_row row = {.index = (int32_t)i, .token = -1, .outside = outside, .width = width, .data = data + i * width * item};
+        if (picked)
+            row.data = data + (size_t)json_integer_value(json_array_get(picked, i)) * width * item;
         if (e->stats) {
             row.width = 0;
             row.data = (const char *)&e->stats[i];
@@ -195,10 +205,21 @@ const char *diff_line_fault(const json_t *line, const struct diff_entry *e)
         if (place && !json_is_null(place) && (!json_is_integer(place) || json_integer_value(place) < 0 || json_integer_value(place) > 1 << 20))
             return "layer and mtp_depth are whole numbers from 0, or null";
     }
+    const json_t *picked = json_object_get(line, "rows"), *dims = json_object_get(line, "row_dims");
+    size_t rows = 0, width;
+    if (e && dims && (!json_is_integer(dims) || json_integer_value(dims) < 1 || json_integer_value(dims) > e->ndim))
+        return "row_dims is not from 1 to the number of the tensor's dimensions";
+    if (e)
+        shape_of(e, line, &rows, &width);
+    for (size_t i = 0; e && picked && i < json_array_size(picked); i++)
+        if (!json_is_integer(json_array_get(picked, i)) || json_integer_value(json_array_get(picked, i)) < 0 ||
+            json_integer_value(json_array_get(picked, i)) >= (json_int_t)rows)
+            return "rows has a number that is no row of the tensor";
+    rows = picked ? json_array_size(picked) : rows;
     for (size_t i = 0; e && i < 3; i++) {
         const json_t *list = json_object_get(line, lists[i]), *number;
         size_t k;
-        if (!json_is_array(list) || e->ndim < 1 || json_array_size(list) != (size_t)e->shape[0])
+        if (!json_is_array(list) || e->ndim < 1 || json_array_size(list) != rows)
             return "sequence, token or index has another number of rows than the tensor";
         json_array_foreach((json_t *)(uintptr_t)list, k, number)
             /* -1: the row of first-row=phantom */

@@ -136,10 +136,12 @@ static const char *shape_fault(const json_t *line, struct diff_entry *e, enum di
 
 static const char *tensor_fault(struct diff_reader *r, const json_t *line, struct diff_entry *e)
 {
-    enum diff_dtype dtype;
-    size_t item, width;
+    enum diff_dtype dtype = DIFF_F32;
+    size_t item = 0, width = 0;
     const char *fault = diff_line_fault(line, NULL);
     fault = fault ? fault : shape_fault(line, e, &dtype, &item, &width);
+    if (!fault && (json_object_get(line, "rows") || json_object_get(line, "row_dims")))
+        fault = "statistics have no rows and row_dims: every row is listed";
     fault = fault ? fault : diff_line_fault(line, e); /* sequence, token and index have as many items as there are rows */
     if (fault)
         return fault;
