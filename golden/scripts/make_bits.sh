@@ -26,6 +26,10 @@ ids=$("$verbatim" tokenize golden/tale --bos "Once upon a time there was a king 
         run golden/tiny/$model 32 0.5 3 20,40,60,80,100 q8
         run golden/tiny/$model 32 0 0 100,50,25,75,3 q4
     done
+    run golden/tiny/v32 40 0 0 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
+    run golden/tiny/v32 32 0.5 3 20,40,60,80,100 bf16
+    run golden/tiny/glm5 40 1 7 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
+    run golden/tiny/glm5 32 0 0 100,50,25,75,3 q4
     if [ -e golden/tale/config.json ]; then
         run golden/tale 200 0 0 "$ids"
         run golden/tale 200 1 1 "$ids"
@@ -43,6 +47,7 @@ prefill=expanded
     echo "$head, --prefill expanded"
     run golden/gguf/quantised.gguf 12 0 0 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
     run golden/tiny/v3 12 1 7 100,50,25,75,3
+    run golden/tiny/v32 12 1 7 100,50,25,75,3,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
     run golden/tale 40 0 0 "$ids"
     run golden/tale 40 1 1 "$ids" bf16
     run golden/tale 40 0 0 "$ids" q8

@@ -110,7 +110,7 @@ TEST(drafts_proposed_together_are_those_proposed_alone)
     static const struct {
         const char *model, *conventions;
         int heads;
-    } cases[] = {{"v3", NULL, 1}, {"v3-mtp3", NULL, 0}, {"glm", NULL, 0},
+    } cases[] = {{"v3", NULL, 1}, {"v3-mtp3", NULL, 0}, {"glm5", NULL, 0},
                  {"v3-mtp3", "first-row=phantom,draft-position=token", 0},
                  {"v3-mtp3", "missing-hidden=zeros,main-hidden=pre-norm", 0},
                  {"v3-mtp3", "prefill-draft=discarded,draft-hidden=pre-norm", 0},
@@ -206,7 +206,7 @@ static void talk(const vb_model *m, const char *what, const struct job *like, co
 TEST(a_conversation_goes_on_with_the_rows_that_were_kept)
 {
     static const char *const all[] = {"none", "mtp-eagle", "mtp-vanilla", "ngram", "draft-model", "eagle", "eagle3", "callback", "eagle-reroll", "eagle-keep"};
-    static const char *const names[] = {"v3", "v3-mtp3", "glm", "v3-mtp3", "v3-mtp3", "v3-mtp3", "v3-mtp3"};
+    static const char *const names[] = {"v3", "v3-mtp3", "glm5", "v3-mtp3", "v3-mtp3", "v3-mtp3", "v3-mtp3"};
     static const char *const conventions[] = {NULL, NULL, NULL, "first-row=phantom,draft-position=token", "missing-hidden=zeros,main-hidden=pre-norm",
                                               "prefill-draft=discarded,draft-hidden=pre-norm", "module-hidden=target,chain-module=step"};
     int alive = 1;

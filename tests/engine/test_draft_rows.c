@@ -12,7 +12,7 @@
 #define TIMES 8.0
 #define K 6 /* drafts in the goldens */
 
-static const char *const names[] = {"v3", "v3-mtp3", "glm"};
+static const char *const names[] = {"v3", "v3-mtp3", "glm5"};
 
 /* What taps tell of a proposal. */
 struct seen {

@@ -93,7 +93,7 @@ static void check_proposals(const vb_model *m, const char *what, const vb_sessio
     }
 }
 
-static const char *const names[] = {"v3", "v3-mtp3", "glm"};
+static const char *const names[] = {"v3", "v3-mtp3", "glm5"};
 static const char *const methods[] = {"mtp-vanilla", "mtp-eagle", "ngram", "draft-model"};
 static vb_model *small; /* that drafts */
 

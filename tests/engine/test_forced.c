@@ -136,7 +136,7 @@ static void count_by_hand(int K, int j, size_t n, size_t *forwards, size_t *draf
 
 TEST(drafts_right_up_to_any_depth_change_nothing_and_are_counted)
 {
-    static const char *const names[] = {"v3", "v3-mtp3", "glm", "v2-lite"};
+    static const char *const names[] = {"v3", "v3-mtp3", "glm5", "v2-lite"};
     static struct twin t;
     static struct record r;
     char what[128];

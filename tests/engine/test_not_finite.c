@@ -121,7 +121,7 @@ static void check_ends_in_every_way(const struct broken *b, size_t at, const cha
 
 TEST(a_token_with_a_broken_embedding_ends_the_run_where_its_row_would_choose)
 {
-    static const char *const names[] = {"v3", "v3-mtp3", "glm"};
+    static const char *const names[] = {"v3", "v3-mtp3", "glm5"};
     static struct broken b;
     for (size_t i = 0; i < COUNT(names); i++)
         for (int infinite = 0; infinite < 2; infinite++) {

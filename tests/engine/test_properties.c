@@ -27,7 +27,7 @@ static const int thread_counts[] = {1, 2, 3}, chunks[] = {1, 7, 64, 0 /* all */}
 
 static const char *const prefills[] = {"contract", "expanded"}, *const caches[] = {"f32", "bf16", "q8"}; /* each with plain runs of its own */
 
-static const char *const models[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/tale"};
+static const char *const models[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm5", "golden/tale"};
 
 /* The bundled model comes last, so that without it the others keep their numbers. */
 static int num_models(void) { return have_tale() ? COUNT(models) : COUNT(models) - 1; }

@@ -8,7 +8,7 @@
 
 static const char *const methods[] = {"none", "mtp-vanilla", "mtp-eagle", "eagle-reroll", "eagle-keep", "ngram"};
 #define WITH_MODULES 5 /* methods before this one */
-static const char *const models[] = {"golden/tiny/v3-mtp3", "golden/tiny/v3"};
+static const char *const models[] = {"golden/tiny/v3-mtp3", "golden/tiny/glm5"};
 static char dir[64], file[128];
 
 static int make_place(void **unused)

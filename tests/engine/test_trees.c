@@ -297,7 +297,7 @@ struct method {
     const char *model, *draft, *head;
 };
 static const struct method methods[] = {
-    {"golden/tiny/v3", "mtp-eagle", NULL}, {"golden/tiny/v3-mtp3", "mtp-eagle", NULL}, {"golden/tiny/glm", "mtp-eagle", NULL},
+    {"golden/tiny/v3", "mtp-eagle", NULL}, {"golden/tiny/v3-mtp3", "mtp-eagle", NULL}, {"golden/tiny/glm5", "mtp-eagle", NULL},
     {"golden/tiny/v3", "eagle", "golden/eagle/eagle1-v3"}, {"golden/tiny/v3", "eagle3", "golden/eagle/eagle3-v3"}, {"golden/tale", "mtp-eagle", NULL},
 };
 
