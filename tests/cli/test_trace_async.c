@@ -110,6 +110,20 @@ TEST(the_books_follow_from_the_passes)
     assert_true(in_vain > 0 && in_vain < runs);
 }
 
+TEST(the_context_may_end_the_sequence)
+{
+    json_t *lines = json_lines(RUN("trace", MODEL, "--tokens", "14,6,7,80,9", "--context", "17", "-n", "50", "--draft", "mtp-eagle", "--draft-tokens", "3",
+                                   "--schedule", "async", "--json")), *passes = json_array(), *line;
+    size_t i;
+    json_array_foreach(lines, i, line)
+        if (json_object_get(line, "async"))
+            json_array_append(passes, line);
+    assert_int_equal(json_array_size(json_object_get(last(lines), "tokens")), 12);
+    check_sequence(passes, 5, 3);
+    json_decref(passes);
+    json_decref(lines);
+}
+
 /* An end token is known one round too late. */
 TEST(an_end_token_leaves_a_plan_in_vain)
 {
@@ -227,6 +241,7 @@ int main(int argc, char **argv)
     find_verbatim(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_books_follow_from_the_passes),
+        cmocka_unit_test(the_context_may_end_the_sequence),
         cmocka_unit_test(an_end_token_leaves_a_plan_in_vain),
         cmocka_unit_test(a_loaded_session_has_a_book),
         cmocka_unit_test(each_sequence_of_a_batch_has_a_book),

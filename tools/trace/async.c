@@ -1,9 +1,6 @@
 /* tools/trace/async.c -- the bookkeeping of asynchronous scheduling. */
 #include "tools/trace/async.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "tools/trace/columns.h"
 
 static json_t *counting(long long first, long long count)
@@ -16,7 +13,6 @@ static json_t *counting(long long first, long long count)
 
 static long long at(const json_t *pass, const char *key, size_t i) { return json_integer_value(json_array_get(json_object_get(pass, key), i)); }
 static long long larger(long long a, long long b) { return a > b ? a : b; }
-static long long smaller(long long a, long long b) { return a < b ? a : b; }
 
 /* ---- a result ---- */
 
@@ -103,9 +99,8 @@ void async_add(struct async_book *b, json_t *pass)
     int decodes = decodes_now(b, pass);
     if (!b->reserved) /* rows that another sequence has computed, or that were loaded */
         b->computed = b->committed = b->allocated = first;
-    long long rows = decodes ? smaller(1 + b->drafts, b->context - 1 - b->computed) : committed_rows(pass);
-    rows = larger(rows, 1);
-    b->reserved = larger(b->reserved, smaller(b->computed + rows + b->drafts, b->context));
+    long long rows = decodes ? 1 + b->drafts : committed_rows(pass);
+    b->reserved = larger(b->reserved, b->computed + rows + b->drafts);
     reserve(b, decodes, rows);
     json_t *plan = json_pack("{s:o,s:o,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "planned_ids", planned_ids(b, pass, rows), "planned_positions",
                              counting(b->computed, rows), "num_tokens", (json_int_t)b->tokens, "num_computed_tokens", (json_int_t)b->computed,
@@ -127,9 +122,8 @@ void async_end(struct async_book *b)
 {
     /* schedule() plans no round if the one in flight surely chooses the last token */
     int ends = b->placeholders > 0 && b->computed + 2 - b->placeholders >= b->end;
-    long long rows = smaller(b->tokens + b->placeholders + b->drafts - b->computed, b->context - 1 - b->computed);
-    if (b->flying && !ends && rows > 0)
-        json_object_set_new(b->flying, "planned_in_vain", counting(b->computed, rows));
+    if (b->flying && !ends)
+        json_object_set_new(b->flying, "planned_in_vain", counting(b->computed, b->tokens + b->placeholders + b->drafts - b->computed));
     process(b);
 }
 

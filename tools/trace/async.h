@@ -19,7 +19,6 @@ struct async_book {
     long long drafts;       /* K: number of placeholders for drafts in a round */
     long long prompt;       /* number of prompt tokens */
     long long end;          /* prompt and output have at most so many tokens */
-    long long context;      /* max_model_len */
     /* vLLM's counts, with its names: num_tokens, num_computed_tokens, num_output_placeholders; and the rows that allocate_slots has
      * reserved */
     long long tokens, computed, placeholders, reserved;

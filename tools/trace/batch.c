@@ -293,9 +293,9 @@ static void add_async(const struct trace_batch *b, size_t sequence)
 {
     const struct prompt *q = &b->sequences[sequence].prompt;
     vb_drafting drafting = prompts_drafting(b->c, q);
+    long long context = b->c->context > 0 ? b->c->context : vb_max_positions(b->c->model), end = (long long)(q->count + q->max_tokens);
     struct async_book book = {.drafts = vb_draft_tokens(b->c->model, &drafting), .prompt = (long long)q->count, .tokens = (long long)q->count,
-                              .end = (long long)(q->count + q->max_tokens),
-                              .context = b->c->context > 0 ? b->c->context : vb_max_positions(b->c->model)};
+                              .end = end < context ? end : context};
     json_t *pass, *part;
     size_t i, p;
     json_array_foreach(b->passes, i, pass)

@@ -1,5 +1,4 @@
 /* tools/trace/batch_pass.c -- the lists of a pass of a batch, made from the parts of its sequences. */
-#include <string.h>
 
 #include "tools/trace/batch.h"
 

@@ -2,7 +2,6 @@
 #include "tools/trace/slots.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "engine/verbatim.h"
 

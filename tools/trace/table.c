@@ -248,7 +248,7 @@ static void add_dummy(struct table *t, const json_t *pass)
     name_pass(l, pass);
     set_cell(l, SEQUENCE, text_of("%s", "", 0));
     set_cell(l, CONTEXT, text_of("%s", "", 0));
-    set_cell(l, RESULT, text_of("dummy pass, %s%lld", "padded to ", (long long)json_integer_value(json_object_get(pass, "padded_to"))));
+    set_cell(l, RESULT, text_of("%s%lld", "dummy pass, padded to ", (long long)json_integer_value(json_object_get(pass, "padded_to"))));
 }
 
 /* One line for each part. Only the first one says which pass it is. */

@@ -119,8 +119,9 @@ static int open_session(struct cli *c, long long n, vb_session **session, size_t
 static void add_async(const struct cli *c, const json_t *passes, size_t prompt, long long n)
 {
     long long context = c->context > 0 ? c->context : vb_max_positions(c->model);
-    struct async_book book = {.drafts = cli_draft_tokens(c), .prompt = (long long)prompt, .tokens = (long long)prompt, .end = (long long)prompt + n,
-                              .context = context};
+    long long end = (long long)prompt + n;
+    struct async_book book = {.drafts = cli_draft_tokens(c), .prompt = (long long)prompt, .tokens = (long long)prompt,
+                              .end = end < context ? end : context};
     json_t *pass;
     size_t i;
     json_array_foreach(passes, i, pass)
