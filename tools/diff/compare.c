@@ -69,20 +69,6 @@ static void add_flip(struct diff_work *w, const struct diff_series *s, const str
     w->flips[w->flip_count++] = (struct flip){row->sequence, row->index, s->depth, layer};
 }
 
-/* --- rows that belong together --- */
-
-static const struct diff_row *partner(const struct diff_series *s, const struct diff_row *row, size_t *hint)
-{
-    for (size_t i = 0; i < s->count; i++) {
-        const struct diff_row *r = &s->rows[(*hint + i) % s->count];
-        if (r->sequence == row->sequence && r->index == row->index) {
-            *hint = (size_t)(r - s->rows) + 1;
-            return r;
-        }
-    }
-    return NULL;
-}
-
 void diff_structural(struct tap *t, const char *format, ...)
 {
     va_list args;
@@ -253,48 +239,20 @@ int diff_holds(const double *set, size_t k, double e)
     return 0;
 }
 
-/* Finds the values from which one side made the choice in row `row` of the series `s`. Copies them to *x and returns
- * their series. Returns NULL if the side does not have them. */
-static const struct diff_series *candidates(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row,
-                                            double **x)
-{
-    static const char *const by[][2] = {{".experts", ".choice"}, {".experts", ".scores"}, {".experts", ".output"},
-                                        {".groups", ".group_scores"}};
-    size_t stem = (size_t)(strrchr(s->name, '.') - s->name), hint = 0;
-    char name[NAMING_ROOM];
-    for (size_t i = 0; i < 4; i++) {
-        if (strcmp(s->name + stem, by[i][0]))
-            continue;
-        snprintf(name, sizeof name, "%.*s%s", (int)stem, s->name, by[i][1]);
-        const struct diff_series *c = diff_find(side, name, s->depth);
-        const struct diff_row *r = c ? partner(c, row, &hint) : NULL;
-        if (!r || c->is_stats)
-            continue;
-        *x = cli_must(malloc((c->width + 1) * sizeof **x));
-        diff_numbers(c, r, *x);
-        return c;
-    }
-    return NULL;
-}
-
 /* Sets the values of experts outside of the chosen groups to -infinity. A dump may lack group scores; the other side has as many. */
 static void mask_groups(const struct diff_work *w, const struct diff_side *side, const struct diff_series *s, const struct diff_row *row,
                         double *c, size_t E)
 {
     char name[NAMING_ROOM];
-    size_t stem = (size_t)(strrchr(s->name, '.') - s->name), hint = 0, n = 0;
+    size_t stem = (size_t)(strrchr(s->name, '.') - s->name), n;
+    double *kept;
     snprintf(name, sizeof name, "%.*s.group_scores", (int)stem, s->name);
     const struct diff_series *of_a = diff_find(w->a, name, s->depth), *scores = of_a ? of_a : diff_find(w->b, name, s->depth);
-    snprintf(name, sizeof name, "%.*s.groups", (int)stem, s->name);
-    const struct diff_series *groups = strcmp(s->name + stem, ".groups") ? diff_find(side, name, s->depth) : NULL;
-    const struct diff_row *r = groups && scores ? partner(groups, row, &hint) : NULL;
-    if (!r || !(n = scores->width) || E % n)
+    if (!scores || !(n = scores->width) || E % n || !strcmp(s->name + stem, ".groups"))
         return;
-    double *kept = cli_must(malloc((groups->width + 1) * sizeof *kept));
-    diff_numbers(groups, r, kept);
-    for (size_t e = 0; e < E; e++)
-        if (!diff_holds(kept, groups->width, (double)(e / (E / n))))
-            c[e] = -INFINITY;
+    const struct diff_series *groups = diff_router_values(side, s, row, ".groups", &kept);
+    if (groups)
+        diff_keep_groups(c, E, n, kept, groups->width);
     free(kept);
 }
 
@@ -306,7 +264,7 @@ static int margin_of(struct diff_work *w, const struct diff_side *side, const st
                      const double *here, const double *there, size_t k, double *margin, double *gap, double *bound)
 {
     double *c, least = INFINITY, next = -INFINITY, largest = 0;
-    const struct diff_series *by = candidates(side, s, row, &c);
+    const struct diff_series *by = diff_candidates(side, s, row, &c);
     if (!by)
         return 0;
     *gap = 0;
@@ -401,7 +359,7 @@ static void order_weights(const struct diff_side *side, const struct diff_series
     size_t hint = 0, stem = (size_t)(strrchr(s->name, '.') - s->name);
     snprintf(name, sizeof name, "%.*s.experts", (int)stem, s->name);
     const struct diff_series *experts = diff_find(side, name, s->depth);
-    const struct diff_row *r = experts && experts->width == s->width ? partner(experts, row, &hint) : NULL;
+    const struct diff_row *r = experts && experts->width == s->width ? diff_partner(experts, row, &hint) : NULL;
     if (!r)
         return;
     diff_numbers(experts, r, room);
@@ -481,7 +439,7 @@ static void all_rows(struct diff_work *w, struct tap *t, struct sums *sums)
 {
     size_t hint = 0, met = 0;
     for (size_t i = 0; i < t->a->count; i++) {
-        const struct diff_row *row = &t->a->rows[i], *other = partner(t->b, row, &hint);
+        const struct diff_row *row = &t->a->rows[i], *other = diff_partner(t->b, row, &hint);
         if (!other || (row->token >= 0 && other->token >= 0 && row->token != other->token && t->a->depth >= 0)) {
             t->only_a++;
             continue;

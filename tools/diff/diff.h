@@ -136,6 +136,8 @@ void diff_note_finite(struct diff_side *side, const struct diff_side *other, enu
 void local_reject(struct diff_side *side, const struct diff_series *s, const json_t *line, size_t i, const struct diff_row *row);
 /* Finds the rows of this name; NULL if there are none. */
 const struct diff_series *diff_find(const struct diff_side *side, const char *name, int depth);
+/* Returns the row of the same sequence and index, or NULL. *hint: where to look first; it is changed. */
+const struct diff_row *diff_partner(const struct diff_series *s, const struct diff_row *row, size_t *hint);
 /* Converts the numbers of a row to x [s->width]. If the row is shorter, the rest of x is not changed. */
 void diff_numbers(const struct diff_series *s, const struct diff_row *row, double *x);
 
@@ -167,6 +169,15 @@ struct bounds;
  * explain that another group was kept. */
 void diff_own_choice(const struct diff_side *side, const struct bounds *bounds, const struct diff_series *experts, const struct diff_row *row,
                      double *set, size_t k);
+
+/* Copies the values `what` (".groups") of the router whose choice is the series `s`, in the same row. Returns their series, or NULL. The
+ * caller frees *x. */
+const struct diff_series *diff_router_values(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row,
+                                             const char *what, double **x);
+/* Copies the values from which a side chose the experts or groups of a row. Returns their series, or NULL. The caller frees *x. */
+const struct diff_series *diff_candidates(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row, double **x);
+/* Sets the values x [E] of experts outside of the `count` kept groups to -infinity. E is a multiple of `groups`. */
+void diff_keep_groups(double *x, size_t E, size_t groups, const double *kept, size_t count);
 
 /* --- how far rounding can move a value: bound.c --- */
 

@@ -45,27 +45,37 @@ size_t diff_routes(const struct diff_side *side, const struct diff_side *compute
 
 /* --- the choice that the model would have made itself --- */
 
-static const struct diff_row *row_at(const struct diff_series *s, const struct diff_row *row)
-{
-    for (size_t i = 0; s && i < s->count; i++)
-        if (s->rows[i].sequence == row->sequence && s->rows[i].index == row->index)
-            return &s->rows[i];
-    return NULL;
-}
-
-/* Copies the values `what` of the same router and row. Returns their series, or NULL. The caller frees *x. */
-static const struct diff_series *values(const struct diff_side *side, const struct diff_series *experts, const struct diff_row *row,
-                                        const char *what, double **x)
+const struct diff_series *diff_router_values(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row,
+                                             const char *what, double **x)
 {
     char name[NAMING_ROOM];
-    snprintf(name, sizeof name, "%.*s%s", (int)(strrchr(experts->name, '.') - experts->name), experts->name, what);
-    const struct diff_series *s = diff_find(side, name, experts->depth);
-    const struct diff_row *r = row_at(s, row);
-    *x = r ? cli_must(malloc((s->width + 1) * sizeof **x)) : NULL;
+    size_t hint = 0;
+    snprintf(name, sizeof name, "%.*s%s", (int)(strrchr(s->name, '.') - s->name), s->name, what);
+    const struct diff_series *found = diff_find(side, name, s->depth);
+    const struct diff_row *r = found && !found->is_stats ? diff_partner(found, row, &hint) : NULL;
+    *x = r ? cli_must(malloc((found->width + 1) * sizeof **x)) : NULL;
     if (!r)
         return NULL;
-    diff_numbers(s, r, *x);
-    return s;
+    diff_numbers(found, r, *x);
+    return found;
+}
+
+const struct diff_series *diff_candidates(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row, double **x)
+{
+    static const char *const by[][2] = {{".experts", ".choice"}, {".experts", ".scores"}, {".experts", ".output"},
+                                        {".groups", ".group_scores"}};
+    const struct diff_series *found = NULL;
+    for (size_t i = 0; i < 4 && !found; i++)
+        if (!strcmp(strrchr(s->name, '.'), by[i][0]))
+            found = diff_router_values(side, s, row, by[i][1], x);
+    return found;
+}
+
+void diff_keep_groups(double *x, size_t E, size_t groups, const double *kept, size_t count)
+{
+    for (size_t e = 0; e < E; e++)
+        if (!diff_holds(kept, count, (double)(e / (E / groups))))
+            x[e] = -INFINITY;
 }
 
 /* Forced experts may be in groups that the model did not keep. If rounding explains that, exchanges the worst kept groups for them. */
@@ -93,14 +103,13 @@ static void mask(const struct diff_side *side, const struct bounds *bounds, cons
                  double *x, size_t E, const double *forced, size_t k)
 {
     double *kept, *scores, largest = 0;
-    const struct diff_series *groups = values(side, experts, row, ".groups", &kept), *by = values(side, experts, row, ".group_scores", &scores);
+    const struct diff_series *groups = diff_router_values(side, experts, row, ".groups", &kept);
+    const struct diff_series *by = diff_router_values(side, experts, row, ".group_scores", &scores);
     if (groups && by && by->width && E % by->width == 0) {
         for (size_t g = 0; g < by->width; g++)
             largest = fmax(largest, fabs(scores[g]));
         exchange_groups(kept, groups->width, scores, by->width, E / by->width, forced, k, 2 * bounds_of(bounds, by, by->dtype) * largest);
-        for (size_t e = 0; e < E; e++)
-            if (!diff_holds(kept, groups->width, (double)(e / (E / by->width))))
-                x[e] = -INFINITY;
+        diff_keep_groups(x, E, by->width, kept, groups->width);
     }
     free(kept);
     free(scores);
@@ -109,14 +118,11 @@ static void mask(const struct diff_side *side, const struct bounds *bounds, cons
 void diff_own_choice(const struct diff_side *side, const struct bounds *bounds, const struct diff_series *experts, const struct diff_row *row,
                      double *set, size_t k)
 {
-    static const char *const by[] = {".choice", ".scores", ".output"};
     size_t n = strlen(experts->name);
     double *x = NULL;
-    const struct diff_series *s = NULL;
     if (n < 8 || strcmp(experts->name + n - 8, ".experts"))
         return;
-    for (size_t i = 0; i < 3 && !s; i++)
-        s = values(side, experts, row, by[i], &x);
+    const struct diff_series *s = diff_candidates(side, experts, row, &x);
     if (s && s->width >= k) {
         mask(side, bounds, experts, row, x, s->width, set, k);
         for (size_t i = 0; i < k; i++) {

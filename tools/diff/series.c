@@ -6,6 +6,18 @@
 
 /* --- rows --- */
 
+const struct diff_row *diff_partner(const struct diff_series *s, const struct diff_row *row, size_t *hint)
+{
+    for (size_t i = 0; i < s->count; i++) {
+        const struct diff_row *r = &s->rows[(*hint + i) % s->count];
+        if (r->sequence == row->sequence && r->index == row->index) {
+            *hint = (size_t)(r - s->rows) + 1;
+            return r;
+        }
+    }
+    return NULL;
+}
+
 void diff_add_row(struct diff_series *s, struct diff_row row)
 {
     const struct diff_row *newest = s->count ? &s->rows[s->count - 1] : NULL;
