@@ -144,7 +144,8 @@ int reference_forward(const struct reference *r, const struct reference_options 
 
 /* Computes the MTP modules on a text, without drafts. Depth k, counted from 0, has rows i < S-k-1. Row i of depth 0
  * reads tok[i+1] and the target's hidden state i. Row i of a greater depth k reads tok[i+k+1] and row i of the output of
- * depth k-1. The logits of row i predict tok[i+k+2]. `logits` is [depths, S, V], and the function writes only the rows
+ * depth k-1, or, with module-hidden=target, the target's hidden state i + k. The logits of row i predict tok[i+k+2].
+ * `logits` is [depths, S, V], and the function writes only the rows
  * that exist. `logits` may be NULL if only the hook is wanted. The hook also receives the target's values and logits.
  * Depth k uses module k mod (number of modules).
  *

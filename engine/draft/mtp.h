@@ -3,7 +3,7 @@
  *
  * Let tok[0..N] be the committed tokens, and h_0..h_{N-1} the known hidden states of the target. Row i of module k reads
  * Emb(tok[i+k+1]) and h^k_i. Here h^0 is the target's h, and h^{k+1} is the output g of module k. Row N-1 proposes
- * tok[N+k+1] (DeepSeek-V3 report, 2.2).
+ * tok[N+k+1] (DeepSeek-V3 report, 2.2). The conventions module-hidden and chain-module change this (docs/DRAFTING.md).
  *
  * Row i of module k is final if i+k+1 <= N, because all tokens that it depends on are then committed. Rows that are not
  * final were computed from drafts. These rows are removed after each round, and the next round begins with the first
@@ -118,8 +118,9 @@ void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t 
  * draft. Returns the total number of drafts. */
 int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int drafts, int max, size_t last, size_t *failed);
 
-/* Returns how many tokens after token i the token is that row i of depth k reads. */
+/* Row i of depth k reads token i + mtp_ahead(s, k). */
 static inline size_t mtp_ahead(const struct mtp_state *s, int k) { return s->by_step ? 1 : (size_t)k + 1; }
+
 /* Runs depth k on S rows. Reads rows [first, first + S) of s->rows and s->h, and writes rows [first, first + S) of s->g
  * and s->next. */
 void mtp_pass(struct mtp_state *s, struct workspace *w, int k, size_t first, size_t S);
@@ -183,9 +184,9 @@ int mtp_drafter_load(struct drafter *d, struct workspace *w, size_t pos, const i
  * the module of depth k - 1.
  *
  * mtp_drafter_propose_chains makes all drafts with module 0, or with an EAGLE head in place of module 0. With by_step, the
- * modules take turns. It makes the first draft as mtp_round does, and the second and later drafts as mtp_chain does. At the end it removes from the
- * cache all rows that were computed for the second and later drafts. Row i reads tok[i+1], so after a cut to n tokens
- * the rows before row n - 1 are still final. Therefore methods with mtp_drafter_propose_chains use
+ * modules take turns. It makes the first draft as mtp_round does, and the second and later drafts as mtp_chain does. At
+ * the end it removes from the caches all rows that were computed for the second and later drafts. Row i reads tok[i+1],
+ * so after a cut to n tokens the rows before row n - 1 are still final. Therefore methods with mtp_drafter_propose_chains use
  * drafter_no_rewind. */
 void mtp_drafter_propose_levels(struct proposal *proposals, size_t count, struct workspace *w);
 void mtp_drafter_propose_chains(struct proposal *proposals, size_t count, struct workspace *w);

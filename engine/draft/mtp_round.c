@@ -29,7 +29,8 @@ static int reads_target(const struct mtp_state *s, int k) { return k == 0 || s->
 
 /* ---- rows and their passes ----------------------------------------------------------------------------------------- */
 
-/* The hidden state of token `token`: the target's, or of row N-1 of the module that proposed the next token. */
+/* Says in the row that it takes the hidden state of `token`: the target's, or, if token >= N, that of the row which proposed the next
+ * token. */
 static void name_hidden(struct row *row, size_t token, size_t N)
 {
     row->hidden_of = (int32_t)min_size(token, N - 1);
@@ -213,9 +214,9 @@ static void gather_by_token(struct mtp_state *s, size_t first, size_t n)
     }
 }
 
-/* The hidden states that depth k's rows `first`.. take -> s->h. With module-hidden=target they belong to tokens. Else depth 0 takes the target's; depth k > 0 what depth k-1
+/* The hidden states that depth k's rows `first`.. take -> s->h. Depth 0 takes the target's. Depth k > 0 takes what depth k-1
  * has just handed on (s->next, from its row first_before on), and before that at most one row that it gave in an earlier
- * round. */
+ * round; or, if it reads the target's, those of the tokens before its own. */
 static void gather_hidden(struct mtp_state *s, int k, size_t first, size_t n, size_t pad, size_t first_before)
 {
     size_t d = s->net->width, kept = 0;
