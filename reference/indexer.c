@@ -42,42 +42,46 @@ static void hadamard(struct reference_run *run, double *x, size_t count, int D)
     }
 }
 
-/* Transforms and encodes `count` vectors x as indexer-codes says. scale [count]: the scales of the codes; 1 without codes. */
-static void encode(struct reference_run *run, double *x, double *scale, size_t count, int D)
+/* Transforms `count` vectors x and rounds them to codes, as indexer-codes says. */
+static void encode(struct reference_run *run, double *x, size_t count, int D)
 {
     int codes = ref_convention(run, INDEXER_CODES); /* 0: hadamard-fp8, 1: fp8, 2: hadamard, 3: none */
     if (codes == 0 || codes == 2)
         hadamard(run, x, count, D);
-    for (size_t i = 0; i < count; i++)
-        scale[i] = codes <= 1 && !run->options.x_as_is ? ref_round_codes(run, x + i * (size_t)D, D) : 1;
+    for (size_t i = 0; i < count && codes <= 1 && !run->options.x_as_is; i++)
+        ref_round_codes(run, x + i * (size_t)D, D);
 }
 
-/* weights[s,h] = weights_proj(x[s])_h H^-1/2. With indexer-weights=bf16, x, W, the product and the result are rounded to BF16. */
+static double round_weight(const struct reference_run *run, double x) { return ref_convention(run, INDEXER_WEIGHTS) ? ref_to_bf16(x) : x; }
+
+/* weights[s,h] = weights_proj(x[s])_h. With indexer-weights=bf16, x, W and the result are rounded to BF16. */
 static void head_weights(struct reference_run *run, const struct matrix *w, const double *x, int S)
 {
     size_t H = (size_t)w->rows, width = (size_t)w->cols;
-    int rounds = ref_convention(run, INDEXER_WEIGHTS);
     for (size_t h = 0; h < H; h++) {
         ref_row(w, (int)h, run->row);
         for (size_t s = 0; s < (size_t)S; s++) {
             double sum = 0;
             for (size_t d = 0; d < width; d++)
-                sum += rounds ? ref_to_bf16(run->row[d]) * ref_to_bf16(x[s * width + d]) : run->row[d] * x[s * width + d];
-            run->index_weights[s * H + h] = rounds ? ref_to_bf16(ref_to_bf16(sum) / sqrt((double)H)) : sum / sqrt((double)H);
+                sum += round_weight(run, run->row[d]) * round_weight(run, x[s * width + d]);
+            run->index_weights[s * H + h] = round_weight(run, sum);
         }
     }
 }
 
-/* scores[s,t] = scale_k[t] sum_h weights[s,h] max(q[s,h] . k[t], 0), t <= s. The weights include the scales of the queries. */
+/* scores[s,t] = sum_h weights[s,h] H^-1/2 D^-1/2 max(q[s,h] . k[t], 0), t <= s. The scales of the codes, which the official formula has
+ * in other factors, are powers of two. */
 static void score(struct reference_run *run, int S)
 {
     size_t H = run->c->dims.index_heads, D = run->c->dims.index_dim;
     for (size_t s = 0; s < (size_t)S; s++)
         for (size_t t = 0; t < (size_t)S; t++) {
             double sum = t > s ? -INFINITY : 0;
-            for (size_t h = 0; h < H && t <= s; h++)
-                sum += run->index_weights[s * H + h] * fmax(ref_dot(run->index_q + (s * H + h) * D, run->index_k + t * D, (int)D), 0);
-            run->index_scores[s * (size_t)S + t] = sum * run->index_scales[t];
+            for (size_t h = 0; h < H && t <= s; h++) {
+                double w = round_weight(run, run->index_weights[s * H + h] / sqrt((double)H)) / sqrt((double)D);
+                sum += w * fmax(ref_dot(run->index_q + (s * H + h) * D, run->index_k + t * D, (int)D), 0);
+            }
+            run->index_scores[s * (size_t)S + t] = sum;
         }
 }
 
@@ -135,10 +139,22 @@ static void choose_all(struct reference_run *run, int S)
     }
 }
 
+/* The lowest score that row s keeps, minus the highest other one. */
+static double margin(const struct reference_run *run, size_t s, size_t S)
+{
+    double least = INFINITY, next = -INFINITY;
+    for (size_t t = 0; t <= s; t++)
+        if (run->kept[s * S + t])
+            least = fmin(least, run->index_scores[s * S + t]);
+        else
+            next = fmax(next, run->index_scores[s * S + t]);
+    return least - next;
+}
+
 /* The hook receives the kept places of each row in ascending order, and then -1. */
 static void show_sets(struct reference_run *run, int S)
 {
-    int topk = run->c->index_topk < S ? run->c->index_topk : S;
+    int topk = run->c->index_topk;
     for (size_t s = 0; s < (size_t)S; s++) {
         double *set = run->index_sets + s * (size_t)topk;
         int n = 0;
@@ -149,6 +165,10 @@ static void show_sets(struct reference_run *run, int S)
             set[n++] = -1;
     }
     ref_show(run, "index_set", -1, S, topk, run->index_sets);
+    for (int s = topk; s < S; s++)
+        run->index_sets[s - topk] = margin(run, (size_t)s, (size_t)S);
+    if (S > topk)
+        ref_show(run, "index_margin", -1, S - topk, 1, run->index_sets);
 }
 
 static void rotate(struct reference_run *run, double *x, int S, int vectors)
@@ -163,20 +183,20 @@ void ref_positions(struct reference_run *run, const struct reference_indexer *w,
     run->sparse = run->c->index_topk && !(is_mtp && ref_convention(run, MTP_INDEXER));
     if (!run->sparse || config_layer_is_shared(run->c, run->layer))
         return;
-    ref_linear(run, run->index_q, &w->wq_b, q_latent, S);
-    rotate(run, run->index_q, S, H);
-    ref_value(run, "index_q", -1, S, H * D, run->index_q);
     ref_linear(run, run->index_k, &w->wk, x, S);
+    ref_value(run, "index_wk", -1, S, D, run->index_k);
     layer_norm(run, run->index_k, w, S);
+    ref_value(run, "index_k_norm", -1, S, D, run->index_k);
     rotate(run, run->index_k, S, 1);
+    encode(run, run->index_k, (size_t)S, D);
     ref_value(run, "index_k", -1, S, D, run->index_k);
 
-    encode(run, run->index_q, run->index_scales, (size_t)S * (size_t)H, D);
+    ref_linear(run, run->index_q, &w->wq_b, q_latent, S);
+    ref_value(run, "index_wq_b", -1, S, H * D, run->index_q);
     head_weights(run, &w->weights_proj, x, S);
-    for (size_t i = 0; i < (size_t)S * (size_t)H; i++)
-        run->index_weights[i] *= run->index_scales[i] / sqrt(D);
-    ref_value(run, "index_weights", -1, S, H, run->index_weights);
-    encode(run, run->index_k, run->index_scales, (size_t)S, D);
+    ref_value(run, "index_weights_proj", -1, S, H, run->index_weights);
+    rotate(run, run->index_q, S, H);
+    encode(run, run->index_q, (size_t)S * (size_t)H, D);
     score(run, S);
     ref_value(run, "index_scores", -1, S, S, run->index_scores);
     choose_all(run, S);

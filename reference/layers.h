@@ -49,10 +49,9 @@ struct reference_run {
      * attends to the places of `kept` only. kept [S, S]: kept[s, t] is 1 if row s attends to row t; shared layers use what the
      * last full layer chose. last_row: rows after it attend to the places that it keeps (convention mtp-set); -1: none do */
     int sparse, last_row;
-    double *index_q, *index_k;          /* [S, HI, DI], [S, DI]: queries and keys, or their codes */
-    double *index_scales;               /* [S, HI] or [S]: the scales of these codes */
+    double *index_q, *index_k;          /* [S, HI, DI], [S, DI] */
     double *index_weights;              /* [S, HI] */
-    double *index_scores, *index_sets;  /* [S, S], [S, S] */
+    double *index_scores, *index_sets;  /* [S, S], [S, index_topk] */
     struct place_score *candidates;       /* [S] */
     char *kept;                         /* [S, S] */
     double *routed;                     /* [S, X, D]: the output of each chosen expert */
@@ -144,7 +143,7 @@ enum form ref_values_form(const struct reference_run *run, const struct referenc
  * does nothing. For TO_GROUPS, n and the length of each row in x are multiples of 32. */
 void ref_round_x(struct reference_run *run, enum form form, double *y, const double *x, size_t n);
 
-/* Replaces n <= 128 numbers x by E4M3 codes (as numbers), and returns their scale, a power of two (round.c). */
+/* Rounds n <= 128 numbers x to products of an E4M3 code and one scale. Returns the scale, a power of two. */
 double ref_round_codes(struct reference_run *run, double *x, int n);
 
 /* Rounds latent and k_rope of S rows as convention latent-cache and options.cache_type say: to BF16, without replacing small numbers by 0, or, with

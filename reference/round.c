@@ -99,8 +99,8 @@ void ref_round_x(struct reference_run *run, enum form form, double *y, const dou
         round_group(run, y + i, x + i);
 }
 
-/* Replaces 128 numbers x by their codes, and returns their scale. a is the largest |x|, at least 1e-4. scale is the smallest power
- * of two that is not below a / 448, where the product a (1/448) is computed in f32. code = e4m3(x / scale). */
+/* a is the largest |x|, at least 1e-4. scale is the smallest power
+ * of two that is not below a / 448, where the product a (1/448) is computed in f32. x becomes scale e4m3(x / scale). */
 double ref_round_codes(struct reference_run *run, double *x, int n)
 {
     float a = 1e-4f;
@@ -112,7 +112,7 @@ double ref_round_codes(struct reference_run *run, double *x, int n)
     float fraction = frexpf(a * (1 / 448.0f), &exponent); /* in [1/2, 1) */
     double scale = finite ? ldexp(1, fraction == 0.5f ? exponent - 1 : exponent) : NAN;
     for (int i = 0; i < n; i++)
-        x[i] = ref_to_e4m3((x[i] + nudge(run) * (double)a) / scale);
+        x[i] = scale * ref_to_e4m3((x[i] + nudge(run) * (double)a) / scale);
     return scale;
 }
 
@@ -120,11 +120,9 @@ double ref_round_codes(struct reference_run *run, double *x, int n)
 static void round_latents(struct reference_run *run, double *x, size_t rows)
 {
     size_t C = run->c->dims.c;
-    for (size_t i = 0; i < rows * C && run->c->index_topk && ref_convention(run, LATENT_CACHE); ) {
-        size_t n = C - i % C < 128 ? C - i % C : 128;
-        double scale = ref_round_codes(run, x + i, (int)n);
-        for (size_t end = i + n; i < end; i++)
-            x[i] *= scale;
+    for (size_t i = 0, n; i < rows * C && run->c->index_topk && ref_convention(run, LATENT_CACHE); i += n) {
+        n = C - i % C < 128 ? C - i % C : 128;
+        ref_round_codes(run, x + i, (int)n);
     }
 }
 

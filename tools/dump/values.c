@@ -80,6 +80,9 @@ static const struct { const char *reference, *ours; } names[] = {
     {"input_layernorm", "input_layernorm.output"}, {"q_a", "self_attn.q_a_proj.output"},
     {"q_a_norm", "self_attn.q_a_layernorm.output"}, {"kv_a", "self_attn.kv_a_proj_with_mqa.output"},
     {"latent", "self_attn.kv_a_layernorm.output"}, {"q_rope", "self_attn.q_rope"}, {"k_rope", "self_attn.k_rope"},
+    {"index_wk", "self_attn.indexer.wk.output"}, {"index_k_norm", "self_attn.indexer.k_norm.output"},
+    {"index_k", "self_attn.indexer.k"}, {"index_wq_b", "self_attn.indexer.wq_b.output"},
+    {"index_weights_proj", "self_attn.indexer.weights_proj.output"},
     {"heads", "self_attn.o_proj.input"}, {"attention", "self_attn.o_proj.output"},
     {"post_attention_layernorm", "post_attention_layernorm.output"}, {"router_logits", "mlp.gate.output"},
     {"router_scores", "mlp.gate.scores"}, {"router_choice", "mlp.gate.choice"},
@@ -198,6 +201,12 @@ static void on_value(void *context, const struct reference_value *v)
         snprintf(name, sizeof name, "self_attn.scores.%d", v->index);
         if (t->scores)
             add_matrix(t, name, v->layer, v, v->data);
+    } else if (!strcmp(v->name, "index_scores") && t->scores) {
+        add_matrix(t, "self_attn.indexer.scores", v->layer, v, v->data);
+    } else if (!strcmp(v->name, "index_set")) {
+        free(integers(t, "self_attn.indexer.kept", v));
+    } else if (!strcmp(v->name, "index_margin")) {
+        add_reference(t, "self_attn.indexer.margin", v->layer, t->rows + t->count - v->rows, (size_t)v->rows, 1, 1, 1, DUMP_F64, v->data);
     } else if (!strcmp(v->name, "q")) {
         add_matrix(t, t->config->q_lora_rank ? "self_attn.q_b_proj.output" : "self_attn.q_proj.output", v->layer, v, v->data);
     } else if (!strcmp(v->name, "logits")) {
