@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* y[s] = (x[s] - mean) / sqrt(variance + 1e-6) * w + bias over D numbers; the variance is the mean square of x - mean */
+/* x[s] = (x[s] - mean) / sqrt(variance + 1e-6) * w + bias over D numbers; the variance is the mean square of x - mean */
 static void layer_norm(struct reference_run *run, double *x, const struct reference_indexer *w, int S)
 {
     int D = w->k_norm.cols;
@@ -28,7 +28,7 @@ static void layer_norm(struct reference_run *run, double *x, const struct refere
     }
 }
 
-/* y[i] = D^-1/2 sum_j (-1)^(number of bits that are set in both i and j) x[j], for each of `count` vectors. y may be x. */
+/* x[i] = D^-1/2 sum_j (-1)^(number of bits that are set in both i and j) x[j], for each of `count` vectors */
 static void hadamard(struct reference_run *run, double *x, size_t count, int D)
 {
     for (; count-- > 0; x += D) {
@@ -42,14 +42,18 @@ static void hadamard(struct reference_run *run, double *x, size_t count, int D)
     }
 }
 
-/* Transforms `count` vectors x and rounds them to codes, as indexer-codes says. */
-static void encode(struct reference_run *run, double *x, size_t count, int D)
+/* Transforms `count` vectors x and rounds them to codes, as indexer-codes says. scale [count] or NULL: the scales of the codes; 1 without
+ * codes. */
+static void encode(struct reference_run *run, double *x, double *scale, size_t count, int D)
 {
     int codes = ref_convention(run, INDEXER_CODES); /* 0: hadamard-fp8, 1: fp8, 2: hadamard, 3: none */
     if (codes == 0 || codes == 2)
         hadamard(run, x, count, D);
-    for (size_t i = 0; i < count && codes <= 1 && !run->options.x_as_is; i++)
-        ref_round_codes(run, x + i * (size_t)D, D);
+    for (size_t i = 0; i < count; i++) {
+        double s = codes <= 1 && !run->options.x_as_is ? ref_round_codes(run, x + i * (size_t)D, D) : 1;
+        if (scale)
+            scale[i] = s;
+    }
 }
 
 static double round_weight(const struct reference_run *run, double x) { return ref_convention(run, INDEXER_WEIGHTS) ? ref_to_bf16(x) : x; }
@@ -69,8 +73,8 @@ static void head_weights(struct reference_run *run, const struct matrix *w, cons
     }
 }
 
-/* scores[s,t] = sum_h weights[s,h] H^-1/2 D^-1/2 max(q[s,h] . k[t], 0), t <= s. The scales of the codes, which the official formula has
- * in other factors, are powers of two. */
+/* scores[s,t] = sum_h weights[s,h] max(q[s,h] . k[t] / scale[s,h], 0), t <= s. The weights include the scale of the codes of q, which is
+ * a power of two. */
 static void score(struct reference_run *run, int S)
 {
     size_t H = run->c->dims.index_heads, D = run->c->dims.index_dim;
@@ -78,8 +82,8 @@ static void score(struct reference_run *run, int S)
         for (size_t t = 0; t < (size_t)S; t++) {
             double sum = t > s ? -INFINITY : 0;
             for (size_t h = 0; h < H && t <= s; h++) {
-                double w = round_weight(run, run->index_weights[s * H + h] / sqrt((double)H)) / sqrt((double)D);
-                sum += w * fmax(ref_dot(run->index_q + (s * H + h) * D, run->index_k + t * D, (int)D), 0);
+                double dot = ref_dot(run->index_q + (s * H + h) * D, run->index_k + t * D, (int)D) / run->index_scales[s * H + h];
+                sum += run->index_weights[s * H + h] * fmax(dot, 0);
             }
             run->index_scores[s * (size_t)S + t] = sum;
         }
@@ -154,7 +158,7 @@ static double margin(const struct reference_run *run, size_t s, size_t S)
 /* The hook receives the kept places of each row in ascending order, and then -1. */
 static void show_sets(struct reference_run *run, int S)
 {
-    int topk = run->c->index_topk;
+    int topk = run->c->index_topk < S ? run->c->index_topk : S;
     for (size_t s = 0; s < (size_t)S; s++) {
         double *set = run->index_sets + s * (size_t)topk;
         int n = 0;
@@ -165,7 +169,7 @@ static void show_sets(struct reference_run *run, int S)
             set[n++] = -1;
     }
     ref_show(run, "index_set", -1, S, topk, run->index_sets);
-    for (int s = topk; s < S; s++)
+    for (int s = topk; s < S; s++) /* rows that see no more than index_topk rows have no margin */
         run->index_sets[s - topk] = margin(run, (size_t)s, (size_t)S);
     if (S > topk)
         ref_show(run, "index_margin", -1, S - topk, 1, run->index_sets);
@@ -188,15 +192,19 @@ void ref_positions(struct reference_run *run, const struct reference_indexer *w,
     layer_norm(run, run->index_k, w, S);
     ref_value(run, "index_k_norm", -1, S, D, run->index_k);
     rotate(run, run->index_k, S, 1);
-    encode(run, run->index_k, (size_t)S, D);
     ref_value(run, "index_k", -1, S, D, run->index_k);
+    encode(run, run->index_k, NULL, (size_t)S, D);
 
     ref_linear(run, run->index_q, &w->wq_b, q_latent, S);
     ref_value(run, "index_wq_b", -1, S, H * D, run->index_q);
     head_weights(run, &w->weights_proj, x, S);
     ref_value(run, "index_weights_proj", -1, S, H, run->index_weights);
     rotate(run, run->index_q, S, H);
-    encode(run, run->index_q, (size_t)S * (size_t)H, D);
+    ref_value(run, "index_q", -1, S, H * D, run->index_q);
+    encode(run, run->index_q, run->index_scales, (size_t)S * (size_t)H, D);
+    for (size_t i = 0; i < (size_t)S * (size_t)H; i++)
+        run->index_weights[i] = round_weight(run, run->index_weights[i] / sqrt(H)) * run->index_scales[i] / sqrt(D);
+    ref_value(run, "index_weights", -1, S, H, run->index_weights);
     score(run, S);
     ref_value(run, "index_scores", -1, S, S, run->index_scores);
     choose_all(run, S);

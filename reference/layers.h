@@ -50,7 +50,7 @@ struct reference_run {
      * last full layer chose. last_row: rows after it attend to the places that it keeps (convention mtp-set); -1: none do */
     int sparse, last_row;
     double *index_q, *index_k;          /* [S, HI, DI], [S, DI] */
-    double *index_weights;              /* [S, HI] */
+    double *index_weights, *index_scales; /* [S, HI]: weights of the heads; scales of the queries' codes */
     double *index_scores, *index_sets;  /* [S, S], [S, index_topk] */
     struct place_score *candidates;       /* [S] */
     char *kept;                         /* [S, S] */

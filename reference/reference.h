@@ -49,16 +49,17 @@
  * Attention computes q_a and q_a_norm [Q] if the model has a q_lora_rank, q [H(N+R)], kv_a [C+R], latent [C] after its
  * norm, q_rope [S*H, R], k_rope [R], and kv [H(N+V)]. RoPE writes each rotated pair to the two places of the original
  * pair, so q_rope and k_rope have the order of the checkpoint. For each head (`index`), attention computes scores [S]
- * and probabilities [S]. The score of row s for token t is -inf if t > s. If the x of W_UV is rounded, attention also
+ * and probabilities [S]. The score of row s for token t is -inf if row s does not attend to t. If the x of W_UV is rounded, attention also
  * computes mixed [C] per head, the weighted sum of latents. Except in expanded rows, the output of attention then does
  * not use the values in kv.
  * At the end, attention computes heads [HV] and attention [D].
  *
  * In a full layer of a model with an indexer, attention computes these values after k_rope, where HI and DI are
- * index_n_heads and index_head_dim: index_wk and index_k_norm [DI], index_k [DI] after RoPE, the Hadamard transform and
- * rounding to codes, index_wq_b [HI DI], index_weights_proj [HI], index_scores [S], which are -inf if t > s, index_set
- * [index_topk]: the rows that row s attends to, ascending, and -1 after the last one, and, of rows s >= index_topk only,
- * index_margin [1]: the lowest score that is kept minus the highest other one.
+ * index_n_heads and index_head_dim: index_wk and index_k_norm [DI], index_k [DI] after RoPE, index_wq_b [HI DI],
+ * index_weights_proj [HI], index_q [HI DI] after RoPE, index_weights [HI], which include the scales of the queries' codes
+ * and DI^-1/2, index_scores [S], which are -inf if t > s, index_set [min(index_topk, S)]: the rows that row s attends to,
+ * ascending, and -1 after the last one, and, of rows s >= index_topk only, index_margin [1]: the lowest score that is kept
+ * minus the highest other one.
  *
  * An MLP computes gate, up, silu and product [W], and down [D]. `index` is the number of the expert, and the rows are
  * those of the tokens that chose it. In a dense layer and in the shared expert, `index` is -1.

@@ -214,6 +214,9 @@ TEST(the_engine_and_the_reference_dump_the_same_values_under_the_same_names)
     char dir[64], spec[2048], *p = spec;
     for (size_t i = 0; i < COUNT(checkpoints); i++)
         expect_reference(checkpoints[i], PROMPT);
+    expect_reference("golden/tiny/v32", PROMPT); /* more tokens than index_topk */
+    expect_reference("golden/tiny/glm5", PROMPT);
+    expect_reference("golden/tiny/glm5", "5,6,7,70,9");
     for (int i = 0; i < 270; i++) /* more than a block of attention, of queries, of logits */
         p += sprintf(p, i ? ",%d" : "%d", (i * i + 7 * i) % 160);
     expect_reference(checkpoints[0], spec);

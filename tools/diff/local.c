@@ -127,19 +127,16 @@ static double half_ulp(const struct judge *j, double x)
     return fmax(j->unit * ldexp(1, exponent - 1), j->s->dtype == DIFF_F16 ? 0x1p-25 : 0);
 }
 
-/* Returns whether scores or probabilities of tokens from `later` on are masked. */
-static int is_masked(struct judge *j, size_t row, size_t later, size_t first)
+/* Returns whether the score or the probability of token t is masked. `why` says what is wrong with that token. */
+static int is_masked(struct judge *j, size_t row, size_t t, size_t first, const char *why)
 {
-    for (size_t t = later; t < j->stride; t++) {
-        double x = j->dump[row * j->stride + t];
-        if (x <= LOCAL_MASKED || (x == 0 && strstr(j->s->name, ".probabilities.")))
-            continue;
-        if (!*j->result->why)
-            snprintf(j->result->why, sizeof j->result->why, "index %d: the token of index %d comes later and is not masked: %.9g",
-                     (int)row - 1, (int)(t + first) - 1, x);
-        return 0;
-    }
-    return 1;
+    double x = j->dump[row * j->stride + t];
+    if (x <= LOCAL_MASKED || (x == 0 && strstr(j->s->name, ".probabilities.")))
+        return 1;
+    if (!*j->result->why)
+        snprintf(j->result->why, sizeof j->result->why, "index %d: the token of index %d %s and is not masked: %.9g", (int)row - 1,
+                 (int)(t + first) - 1, why, x);
+    return 0;
 }
 
 /* A norm may have read the residual stream before it was rounded. The rounding of x moves the root mean square, which all numbers of the
@@ -165,16 +162,23 @@ static void judge_numbers(struct judge *j, size_t row, size_t width)
     struct local_result *r = j->result;
     double *x = j->dump + row * j->stride, *y = j->call.out + row * width, largest = 0, rms = 0, errors = 0;
     size_t first = local_base(j->v, j->s->depth), count = j->op->width ? width : row - first + 1; /* tokens up to the row's own */
-    int wrong = !j->op->width && !is_masked(j, row, count, first);
+    int wrong = 0;
+    for (size_t t = count; t < j->stride && !j->op->width && !wrong; t++)
+        wrong = !is_masked(j, row, t, first, "comes later");
     for (size_t i = 0; i < count; i++) {
-        largest = fmax(largest, fabs(y[i]));
-        rms += j->squares[row * width + i] / (double)count;
+        int is_kept = y[i] != -INFINITY; /* an indexer does not keep the other tokens */
+        largest = is_kept ? fmax(largest, fabs(y[i])) : largest;
+        rms += is_kept ? j->squares[row * width + i] / (double)count : 0;
     }
     if (strstr(j->s->name, ".mlp.gate.weights") && *r->merged && strstr(r->merged, "router-experts")) {
         qsort(x, width, sizeof *x, diff_by_number); /* the order of the dump's experts is not known */
         qsort(y, width, sizeof *y, diff_by_number);
     }
     for (size_t i = 0; i < count; i++) {
+        if (!j->op->width && y[i] == -INFINITY) {
+            wrong |= !is_masked(j, row, i, first, "is not kept by the indexer");
+            continue;
+        }
         double variance = fmax(rms, j->squares[row * width + i]), far = fabs(x[i] - y[i]), slack = j->call.slack[row * width + i];
         double last = half_ulp(j, fmax(fabs(x[i]), fabs(y[i]))), order = sqrt((double)j->call.terms) * 0x1p-24 * largest;
         double bound = last + slack + LOCAL_TIMES * sqrt(variance) + order;

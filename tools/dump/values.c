@@ -1,5 +1,6 @@
 /* tools/dump/values.c -- runs the engine or the reference and passes their values to the dump. Values come from the
  * engine's taps, or from the reference's hook; then they are renamed to Verbatim's names. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,15 +24,73 @@ struct target {
     int32_t *experts; /* the experts that the reference chose in layer `moe_layer`, [count, chosen] */
     size_t chosen;
     int moe_layer, residual_layer;
+    /* of the engine, with an indexer: the tokens that the rows of a pass attend to, since the last layer that chose them */
+    struct kept_row *kept;
+    size_t kept_count;
+    int kept_layer;
+    uint64_t kept_pass;
 };
+
+struct kept_row {
+    int32_t index, slot; /* of the row */
+    size_t count;
+    int32_t *tokens;
+};
+
+static void forget_kept(struct target *t)
+{
+    while (t->kept_count)
+        free(t->kept[--t->kept_count].tokens);
+}
+
+static void keep_kept(struct target *t, const vb_tap *tap)
+{
+    if (tap->layer != t->kept_layer || tap->pass != t->kept_pass)
+        forget_kept(t);
+    t->kept_layer = tap->layer;
+    t->kept_pass = tap->pass;
+    t->kept = cli_must(realloc(t->kept, (t->kept_count + (size_t)tap->rows) * sizeof *t->kept));
+    for (size_t i = 0; i < (size_t)tap->rows; i++) {
+        struct kept_row *k = &t->kept[t->kept_count++];
+        *k = (struct kept_row){tap->row[i].index, tap->row[i].slot, (size_t)tap->inner, cli_must(malloc(((size_t)tap->inner + 1) * sizeof *k->tokens))};
+        memcpy(k->tokens, (const int32_t *)tap->data + i * (size_t)tap->stride, k->count * sizeof *k->tokens);
+    }
+}
+
+/* Returns a row of attention scores with one number for each token: -inf for those that the indexer does not keep. NULL: `tap` is no
+ * such row, or all tokens are kept. The engine reports attention scores row by row. */
+static float *spread(const struct target *t, const vb_tap *tap, size_t *width)
+{
+    const struct kept_row *k = t->kept, *end = t->kept + t->kept_count;
+    if (!strstr(tap->name, ".self_attn.scores.") || tap->rows != 1 || tap->pass != t->kept_pass)
+        return NULL;
+    while (k < end && (k->index != tap->row->index || k->slot != tap->row->slot))
+        k++;
+    if (k == end || k->count != (size_t)tap->inner || !k->count)
+        return NULL;
+    *width = (size_t)(tap->depth < 0 ? tap->row->position : tap->row->index) + 1;
+    *width = (size_t)k->tokens[k->count - 1] < *width ? *width : (size_t)k->tokens[k->count - 1] + 1; /* a phantom row counts too */
+    float *scores = cli_must(malloc(*width * sizeof *scores));
+    for (size_t i = 0; i < *width; i++)
+        scores[i] = -INFINITY;
+    for (size_t i = 0; i < k->count; i++)
+        scores[k->tokens[i]] = ((const float *)tap->data)[i];
+    return scores;
+}
 
 static void on_tap(void *context, const vb_tap *tap)
 {
     struct target *t = context;
+    size_t width = 0;
+    if (strstr(tap->name, ".self_attn.indexer.kept"))
+        keep_kept(t, tap);
+    float *scores = spread(t, tap, &width);
     dump_rows(t->dump, &(struct dump_rows){.name = tap->name, .layer = tap->layer, .depth = tap->depth, .pass = tap->pass,
-                                           .rows = tap->rows, .row = tap->row, .outer = tap->outer, .inner = tap->inner,
-                                           .stride = tap->stride, .outer_stride = tap->outer_stride,
-                                           .dtype = tap->integers ? DUMP_I32 : DUMP_F32, .data = tap->data});
+                                           .rows = tap->rows, .row = tap->row, .outer = tap->outer,
+                                           .inner = scores ? width : tap->inner, .stride = scores ? width : tap->stride,
+                                           .outer_stride = tap->outer_stride, .dtype = tap->integers ? DUMP_I32 : DUMP_F32,
+                                           .data = scores ? scores : tap->data});
+    free(scores);
     if (tap->layer >= 0 && t->dump->step == 0)
         cli_progress("layer", (size_t)tap->layer + 1, (size_t)(t->layers + t->depths));
 }
@@ -70,6 +129,8 @@ static int dump_engine(struct cli *c, struct target *t, const int32_t *ids, size
             code = cli_error(c, &err);
     }
     vb_session_close(session);
+    forget_kept(t);
+    free(t->kept);
     return code;
 }
 
@@ -82,7 +143,8 @@ static const struct { const char *reference, *ours; } names[] = {
     {"latent", "self_attn.kv_a_layernorm.output"}, {"q_rope", "self_attn.q_rope"}, {"k_rope", "self_attn.k_rope"},
     {"index_wk", "self_attn.indexer.wk.output"}, {"index_k_norm", "self_attn.indexer.k_norm.output"},
     {"index_k", "self_attn.indexer.k"}, {"index_wq_b", "self_attn.indexer.wq_b.output"},
-    {"index_weights_proj", "self_attn.indexer.weights_proj.output"},
+    {"index_weights_proj", "self_attn.indexer.weights_proj.output"}, {"index_q", "self_attn.indexer.q"},
+    {"index_weights", "self_attn.indexer.weights"},
     {"heads", "self_attn.o_proj.input"}, {"attention", "self_attn.o_proj.output"},
     {"post_attention_layernorm", "post_attention_layernorm.output"}, {"router_logits", "mlp.gate.output"},
     {"router_scores", "mlp.gate.scores"}, {"router_choice", "mlp.gate.choice"},
