@@ -154,15 +154,24 @@ struct score_probe {
     char name[32];         /* of the head's scores */
 };
 
+/* Receives rows of scores. In sparse attention, a row has the scores of the positions that in[4] lists. */
 static void see_scores(struct op_probe *probe, const char *name, size_t first, size_t count, const void *data, int integers, size_t width)
 {
     const struct score_probe *p = (const struct score_probe *)(const void *)probe;
+    const struct operator_call *k = p->k;
+    const float *x = data;
     (void)integers;
-    for (size_t i = 0; i < count && !strcmp(name, p->name); i++)
-        memcpy(p->k->out + (first + i) * p->k->S, (const float *)data + i * width, width * sizeof(float));
+    for (size_t s = first; s < first + count && !strcmp(name, p->name); s++, x += width) {
+        float *row = k->out + s * k->S;
+        if (width == s + 1)
+            memcpy(row, x, width * sizeof *row);
+        for (size_t i = 0, n = 0; width != s + 1 && i < k->kept && n < width; i++)
+            if (k->in[4][s * k->kept + i] >= 0)
+                row[(size_t)k->in[4][s * k->kept + i]] = x[n++];
+    }
 }
 
-/* The scores of one head [S, S]; a row has -infinity for later rows. */
+/* The scores of one head [S, S]; a row has -infinity for rows to which it does not attend. */
 static void attention_scores(struct alone *o)
 {
     struct score_probe p = {.probe = {see_scores, 1}, .k = o->k};
@@ -351,7 +360,7 @@ int operator_compute(struct workspace *w, const struct operator_call *k, vb_erro
     if (i == count || (k->layer >= L && !m->num_mtp))
         return vb_fail(err, VB_UNSUPPORTED, "the engine does not compute %s alone; the reference does", k->result);
     int sees_all = !m->config.index_topk || (k->layer >= L && m->config.conventions.value[MTP_INDEXER]);
-    if ((table[i].compute == attention_scores || (table[i].compute == attention && !k->in[4])) && k->S > m->config.dims.index_topk && !sees_all)
+    if ((table[i].compute == attention_scores || table[i].compute == attention) && !k->in[4] && k->S > m->config.dims.index_topk && !sees_all)
         return vb_fail(err, VB_UNSUPPORTED, "%s of more than index_topk %d tokens wants the positions that an indexer keeps", k->result,
                        m->config.index_topk);
     o.module = k->layer >= L ? &m->mtp[(k->layer - L) % m->num_mtp] : NULL;
