@@ -42,7 +42,7 @@ TEST(a_file_maps_the_names_of_an_engine)
                 "blocks[{n}].ffn.expert_{e}.out = model.layers.{n-1}.mlp.experts.{e}.output\n"
                 "blocks[*].mla.*/input = -\n"
                 "blocks[7].mla.* = -\n"
-                "blocks[{n}].mla.wo/output = model.layers.{n-1}.self_attn.o_proj.output\r\n"
+                "blocks[{n}].*wo/output = model.layers.{n-1}.self_attn.o_proj.output\r\n"
                 "mtp.{k}.self_attn.o_proj.output = model.layers.{k+3}.self_attn.o_proj.output\n"
                 "mtp.{k}.enorm.output = model.layers.{k+3}.enorm.output\n"
                 "mtp.* = -\n");

@@ -290,7 +290,7 @@ int diff_gather(struct cli *c, struct diff_side *side, const struct diff_side *o
             code = gather_one(&g, &side->series[i], pass);
     if (code != EXIT_DONE || !side->rank_count)
         return code;
-    json_t *note = json_sprintf("%s: %zu ranks; %zu values were concatenated, %zu were added, the others are equal in all ranks", side->path,
+    json_t *note = json_sprintf("%s: %zu ranks; %zu values were concatenated, %zu were added, the others are those of one rank", side->path,
                                 side->rank_count, g.concatenated, g.added);
     json_array_append_new(side->notes, note);
     if (g.unsaid)
