@@ -40,7 +40,8 @@ static int list(const struct cli *c)
     if (c->json)
         return cli_print_json(json_pack("{s:o}", "operators", all));
     json_decref(all);
-    puts("\n<kept: the positions to which each row attends, in models with sparse attention. <layer: what the layer reads. <hidden: the hidden states that an MTP module reads. NAME?: only if the model has it.");
+    puts("\n<kept: the positions to which each row attends, in models with sparse attention. <layer: what the layer reads. "
+         "<hidden: the hidden states that an MTP module reads. NAME?: only if the model has it.");
     return EXIT_DONE;
 }
 
