@@ -30,11 +30,11 @@ struct telling {
     size_t count;
 };
 
-/* All that a trace tells but the number of the round. */
+/* All that a trace tells but the number of the round, and the place of the rows in a shared pass. */
 static void hash_trace(void *context, const vb_trace *t)
 {
     struct telling *all = context;
-    int32_t values[] = {(int32_t)t->kind, t->depth, (int32_t)t->first, (int32_t)t->count, t->token, t->draft};
+    int32_t values[] = {(int32_t)t->kind, t->depth, t->kind == VB_TRACE_PASS ? 0 : (int32_t)t->first, (int32_t)t->count, t->token, t->draft};
     float words[COUNT(values)];
     memcpy(words, values, sizeof values);
     all->hash = vb_fingerprint(all->hash, words, COUNT(values));
