@@ -257,9 +257,16 @@ TEST(a_factor_that_is_smaller_than_a_rounding_is_a_bias)
     expect_bias(scaled(0.002, 0, 1000, 0), 1.002, "the slope on the expected values is 1+", "rows ");
     expect_bias(scaled(0.004, 0, 1000, 1), 1, "the slopes of single rows deviate", "all 10 rows");
     expect_bias(scaled(0.005, 20, 30, 0), 1.001, "the slopes of single rows", "columns 2");
-    struct said s = RUN("diff", b, TINY "moonlight", "--local");
+    char path[128];
+    size_t size;
+    snprintf(path, sizeof path, "%s/r.xml", dir);
+    struct said s = RUN("diff", b, TINY "moonlight", "--local", "--junit", path);
     expect_code(&s, 3);
     assert_ptr_equal(strstr(s.out, "biased: A: 1 of "), s.out);
+    char *xml = bytes_of(path, &size);
+    assert_non_null(strstr(xml, "failures=\"1\""));
+    assert_non_null(strstr(xml, "name=\"model.norm.output (norm)\"><failure type=\"biased\" message=\"the slopes"));
+    free(xml);
     assert_non_null(strstr(s.out, "  biased: model.norm.output (norm): the slope"));
     forget(&s);
 }

@@ -285,6 +285,8 @@ static void open_bias(struct judge *j, size_t width)
     int heads = 0;
     for (size_t i = 0; i < sizeof with_heads / sizeof *with_heads; i++)
         heads |= !strcmp(j->op->name, with_heads[i]);
+    if (j->result->bias)
+        local_bias_sequence(j->result->bias);
     if (j->op->chooses || !j->op->width || j->groups || j->result->bias || j->reader)
         return;
     if (heads)

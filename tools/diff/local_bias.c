@@ -30,11 +30,15 @@ void local_bias_close(struct local_bias *b)
     free(b);
 }
 
+void local_bias_sequence(struct local_bias *b)
+{
+    memset(b->along, 0, (size_t)(b->shape.runs + 1) * b->shape.rows * b->shape.parts * sizeof *b->along);
+}
+
 void local_bias_noise(struct local_bias *b, int run, const double *noisy, const double *exact)
 {
     size_t n = b->shape.rows * b->shape.width, part = b->shape.width / b->shape.parts;
     double *along = b->along + (size_t)run * b->shape.rows * b->shape.parts;
-    memset(along, 0, b->shape.rows * b->shape.parts * sizeof *along);
     for (size_t i = 0; i < n; i++)
         along[i / part] += isfinite(exact[i]) && isfinite(noisy[i]) ? (noisy[i] - exact[i]) * exact[i] : 0;
     for (size_t c = 0; c < b->shape.width && run == b->shape.runs; c++) {

@@ -59,6 +59,8 @@ struct local_bias { /* of one operator */
 
 struct local_bias *local_bias_open(const struct local_bias_shape *shape);
 void local_bias_close(struct local_bias *b);
+/* Forgets the runs of the sequence before, whose rows have been added. */
+void local_bias_sequence(struct local_bias *b);
 /* Remembers run number `run` of a sequence, or number `runs`, in which weights are rounded. noisy, exact [rows, width] */
 void local_bias_noise(struct local_bias *b, int run, const double *noisy, const double *exact);
 /* Adds a row: x of the dump, y expected; `last` and `inner` [width] are the variances of the rounding of the result, and of those inside

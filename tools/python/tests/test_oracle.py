@@ -47,6 +47,12 @@ def test_assert_matches_names_what_is_wrong(dumps):
         verbatim.assert_matches(dumps / "a.safetensors", V3, reference=True, ok=("identical",), command=COMMAND)
 
 
+def test_assert_matches_names_operators_that_are_biased():
+    dump, glm = ROOT / "golden" / "truth" / "glm.hf-dump-bfloat16.safetensors", ROOT / "golden" / "tiny" / "glm"
+    with pytest.raises(AssertionError, match=r"biased.*\n(.*\n)*  model.layers.0.self_attn.kv_a_layernorm.output \(kv_a_layernorm\) alone: the slope.* of 7"):
+        verbatim.assert_matches(dump, glm, convention="latent-eps=config", local=True, command=COMMAND)
+
+
 def test_ranks_are_joined(dumps, tmp_path):
     with verbatim.Tensors(dumps / "a.safetensors") as tensors:
         values = {name: tensors[name].copy() for name in tensors if name.endswith(("o_proj.output", "head.output"))}

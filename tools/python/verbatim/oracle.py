@@ -66,11 +66,23 @@ def assert_matches(dump, model, *, ok=("identical", "rounding"), command=None, *
     return told
 
 
+def _operators(told):
+    """Lines about the operators that are wrong or biased on the dump's own inputs."""
+    for one in (told.get("local_a") or {}).get("operators", ()):
+        if one["verdict"] in ("structural", "biased"):
+            at = one.get("at") or {}
+            place = f"index {at.get('index')}, column {at.get('column')} is {at.get('dump')}, expected {at.get('expected')}"
+            where = (one.get("bias") or {}).get("where")
+            yield f"  {one['tap']} ({one['operator']}) alone: {one['why'] or place}" + (f"; {where}" if where else "")
+
+
 def _message(told):
     taps = [tap for tap in told["taps"] if tap["verdict"] == told["verdict"]]
     lines = [f"{told['a']['path']} and {told['b']['path']}: {told['verdict']}, {len(taps)} of {len(told['taps'])} values"]
     lines += [f"  {tap['name']}: {tap['why'] or tap['verdict']}" for tap in taps[:5]] if told["verdict"] not in ("identical", "rounding") else []
     lines += [f"  and {len(taps) - 5} more"] if len(lines) > 5 and len(taps) > 5 else []
+    operators = list(_operators(told))
+    lines += operators[:5] + [f"  and {len(operators) - 5} more operators"] * (len(operators) > 5)
     lines += [f"  required, and not compared: {pattern}" for pattern in told.get("required_missing", ())]
     return "\n".join(lines)
 
