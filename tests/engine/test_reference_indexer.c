@@ -256,6 +256,43 @@ TEST(while_all_positions_are_kept_the_logits_are_those_without_an_indexer)
     json_decref(keys);
 }
 
+/* ---- the norm of keys ---------------------------------------------------------------------------------------------------- */
+
+struct norm {
+    const struct reference_indexer *w;
+    double in[128], far;
+};
+
+static void check_norm(void *context, const struct reference_value *v)
+{
+    struct norm *n = context;
+    double weight[128], bias[128], mean = 0, variance = 0;
+    if (v->layer == 0 && !strcmp(v->name, "index_wk"))
+        memcpy(n->in, v->data, sizeof n->in);
+    if (v->layer != 0 || strcmp(v->name, "index_k_norm"))
+        return;
+    ref_row(&n->w->k_norm, 0, weight);
+    ref_row(&n->w->k_norm_bias, 0, bias);
+    for (int i = 0; i < 128; i++)
+        mean += n->in[i] / 128;
+    for (int i = 0; i < 128; i++)
+        variance += (n->in[i] - mean) * (n->in[i] - mean) / 128;
+    for (int i = 0; i < 128; i++)
+        n->far = fmax(n->far, fabs((n->in[i] - mean) / sqrt(variance + 1e-6) * weight[i] + bias[i] - v->data[i]));
+}
+
+/* Keys are so large here that no chosen position depends on the eps. */
+TEST(the_norm_of_keys_has_eps_1e_6_and_a_bias)
+{
+    static const int32_t tokens[] = {5, 9};
+    struct reference *r = open_tiny_reference("glm5");
+    struct norm n = {.w = &r->layers[0].attention.indexer, .far = -1};
+    struct reference_options o = {.hook = check_norm, .hook_context = &n};
+    OK(reference_forward(r, &o, tokens, 2, NULL, NULL, &err));
+    assert_true(n.far >= 0 && n.far < 1e-13);
+    reference_close(r);
+}
+
 /* ---- forced positions ----------------------------------------------------------------------------------------------------- */
 
 TEST(forced_positions_replace_the_chosen_ones)
@@ -322,6 +359,7 @@ int main(void)
         cmocka_unit_test(draft_conventions_change_drafts_only_beyond_index_topk),
         cmocka_unit_test(variants_of_keys_and_conventions_are_those_of_numpy),
         cmocka_unit_test(while_all_positions_are_kept_the_logits_are_those_without_an_indexer),
+        cmocka_unit_test(the_norm_of_keys_has_eps_1e_6_and_a_bias),
         cmocka_unit_test(forced_positions_replace_the_chosen_ones),
         cmocka_unit_test(numbers_are_rounded_to_the_nearest_code),
         cmocka_unit_test(scales_are_powers_of_two_from_f32_products),
