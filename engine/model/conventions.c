@@ -42,20 +42,23 @@ static const struct convention_row rows[CONVENTIONS] = {
 };
 
 static const struct convention_preset presets[] = {
-    {"vllm-2025", "draft-hidden=pre-norm,first-embedding=zeroed,latent-eps=config", "mtp-eagle",
+    {"vllm-2025", "draft-hidden=pre-norm,first-embedding=zeroed,latent-eps=config,indexer-codes=fp8", "mtp-eagle",
      "hands on a module's row before shared_head.norm; zeroes the embedding at position 0"},
-    {"vllm-2026", "first-embedding=zeroed,latent-eps=config", "mtp-eagle", "as vllm-2025, the row after the norm"},
+    {"vllm-2026", "first-embedding=zeroed,latent-eps=config,indexer-codes=fp8", "mtp-eagle", "as vllm-2025, the row after the norm"},
     {"sglang", "latent-eps=config", "mtp-eagle", "norms of the latents take config.json's eps"},
     {"tensorrt-llm", "module-hidden=target", "mtp-eagle",
      "with use_mtp_vanilla it drafts with mtp-vanilla, whose modules read the target's hidden states; one module has no such choice"},
     {"mindie", "main-hidden=pre-norm,draft-hidden=pre-norm,draft-position=token,prefill-draft=discarded", "eagle-reroll",
      "its graph hands on rows before the norm; its code counts positions by token, though its documentation shows a prompt's from 0; missing-hidden=zeros when another machine "
      "computed the prompt"},
-    {"llama.cpp", "draft-position=token,first-row=phantom,normaliser-eps=6.1e-5", "mtp-eagle",
+    {"llama.cpp", "draft-position=token,first-row=phantom,normaliser-eps=6.1e-5,indexer-codes=hadamard,mtp-indexer=none", "mtp-eagle",
      "positions are those of the batch's tokens; the first pair has a zero hidden state"},
     {"paper", "concat=hidden-embedding", "mtp-vanilla", "eq. 21 of the DeepSeek-V3 report writes the hidden state first"},
-    {"transformers", "normaliser-eps=1e-20,rope-angle=f32", "none", "modeling_deepseek_v3.py; it has no MTP layer"},
+    {"transformers", "normaliser-eps=1e-20,rope-angle=f32,indexer-codes=none,mtp-set=own", "none",
+     "modeling_deepseek_v3.py, modeling_deepseek_v32.py; these have no MTP layer"},
     {"official", "yarn=max-len,rope-angle=f32,gate=bf16", "none", "DeepSeek-V3's inference script; it has no MTP layer"},
+    {"official-v3.2", "yarn=max-len,rope-angle=f32,latent-cache=fp8", "none",
+     "inference script of DeepSeek-V3.2 since November 2025; its router computes in f32"},
 };
 
 const struct convention_row *convention_row(size_t i) { return i < CONVENTIONS ? &rows[i] : NULL; }

@@ -34,7 +34,7 @@ TEST(without_a_model_it_lists_them)
     struct said s = RUN("conventions");
     expect_code(&s, 0);
     assert_non_null(strstr(s.out, "main-hidden      post-norm, pre-norm "));
-    assert_non_null(strstr(s.out, "  vllm-2025     draft-hidden=pre-norm,first-embedding=zeroed,latent-eps=config\n"));
+    assert_non_null(strstr(s.out, "  vllm-2025     draft-hidden=pre-norm,first-embedding=zeroed,latent-eps=config,indexer-codes=fp8\n"));
     forget(&s);
 }
 

@@ -259,7 +259,7 @@ TEST(the_config_of_mindies_service_is_read)
 TEST(as_chooses_the_systems_method)
 {
     static const char *const systems[][2] = {{"mindie", "eagle-reroll"}, {"tensorrt-llm", "mtp-eagle"}, {"sglang", "mtp-eagle"}, {"llama.cpp", "mtp-eagle"},
-                                             {"vllm-2026", "mtp-eagle"}, {"paper", "mtp-vanilla"}, {"transformers", "none"}, {"official", "none"}};
+                                             {"vllm-2026", "mtp-eagle"}, {"paper", "mtp-vanilla"}, {"transformers", "none"}, {"official", "none"}, {"official-v3.2", "none"}};
     for (size_t i = 0; i < COUNT(systems); i++) {
         json_t *j = JSON("generate", MTP3, "--tokens", "5,6,7", "-n", "6", "--as", systems[i][0], "--draft-tokens", "2");
         assert_string_equal(string(j, "draft"), systems[i][1]);

@@ -40,8 +40,8 @@ const struct option options_to_run[] = {
      "Choose how to compute a step on which implementations disagree. `verbatim conventions` lists the names and values. Conventions "
      "about drafting do not change the output."},
     {"--as", NULL, "SYSTEM", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(as), 0, 0,
-     "Follow all conventions of one system: vllm-2025, vllm-2026, sglang, tensorrt-llm, mindie, llama.cpp, paper, transformers or "
-     "official. If no draft method is given, this option also selects the draft method that this system uses; dump then needs -n."},
+     "Follow all conventions of one system: vllm-2025, vllm-2026, sglang, tensorrt-llm, mindie, llama.cpp, paper, transformers, "
+     "official or official-v3.2. If no draft method is given, this option also selects the draft method that this system uses; dump then needs -n."},
     {"--routes-in", NULL, "FILE", MODEL_OPTIONS, TAKES_ROUTES, TEXT_VALUE, AT(routes_in), 0, 0,
      "Force the experts of each token: in each layer, a token takes the experts in FILE and not those that the router would choose. Their "
      "weights come from the router's scores. FILE has the routed experts [tokens, layers, top_k] of all tokens, or of all but the last: a "
