@@ -194,7 +194,7 @@ static void judge_numbers(struct judge *j, size_t row, size_t width)
         if (far > 0 && r->verdict < ROUNDING)
             r->verdict = diff_round(j->s->dtype, y[i]) == x[i] ? r->verdict : ROUNDING;
     }
-    if (count < LOCAL_NUMBERS) /* a few runs measure sigma of a few numbers too roughly for a mean square */
+    if (!j->op->width && count < LOCAL_NUMBERS) /* a few runs measure sigma of a few numbers too roughly for a mean square */
         errors = 0;
     if (errors > LOCAL_ROW * LOCAL_ROW && !wrong) {
         wrong = 1;

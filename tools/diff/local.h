@@ -43,7 +43,7 @@
 #define LOCAL_ROW 3.0
 #define LOCAL_TAP 2.0
 #define LOCAL_ROWS 4
-#define LOCAL_NUMBERS 8 /* the mean square of a shorter row, such as the first rows of scores, is not judged */
+#define LOCAL_NUMBERS 8 /* the mean square of fewer scores, in the first rows, is not judged */
 #define LOCAL_MASKED (-1e4) /* engines add -infinity to scores that are masked, or a number such as -10000 */
 
 struct local_result { /* of one name of the dump */
