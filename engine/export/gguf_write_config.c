@@ -129,6 +129,8 @@ static int check(const struct saying *s)
 {
     const struct config *c = s->c;
     int layers = c->num_hidden_layers + s->m->num_mtp;
+    if (!config_has_layers(c, 1))
+        return vb_fail(s->err, VB_UNSUPPORTED, "%s: a model without experts cannot be written to a GGUF file", checkpoint_dir(s->m->checkpoint));
     if (c->index_topk)
         return vb_fail(s->err, VB_UNSUPPORTED, "%s: an indexer (index_topk %d) cannot be written to a GGUF file", checkpoint_dir(s->m->checkpoint),
                        c->index_topk);

@@ -13,12 +13,13 @@
 static const char *const scoring_names[] = {"softmax", "sigmoid", NULL};
 static const char *const topk_names[] = {"greedy", "group_limited_greedy", "noaux_tc", "group_limited_top2", NULL};
 
-enum { DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, DEEPSEEK_V32, GLM_MOE_DSA, MISTRAL4, FAMILIES };
-#define PRESET(v2, v3, glm4, v32, glm5, mistral) \
-    {[DEEPSEEK_V2] = v2, [DEEPSEEK_V3] = v3, [GLM4_MOE_LITE] = glm4, [DEEPSEEK_V32] = v32, [GLM_MOE_DSA] = glm5, [MISTRAL4] = mistral}
+enum { DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, DEEPSEEK_V32, GLM_MOE_DSA, MISTRAL4, YOUTU, FAMILIES };
+#define PRESET(v2, v3, glm4, v32, glm5, mistral, youtu) \
+    {[DEEPSEEK_V2] = v2, [DEEPSEEK_V3] = v3, [GLM4_MOE_LITE] = glm4, [DEEPSEEK_V32] = v32, [GLM_MOE_DSA] = glm5, [MISTRAL4] = mistral, \
+     [YOUTU] = youtu}
 
-/* `preset`: the defaults of DeepseekV2Config, DeepseekV3Config, Glm4MoeLiteConfig, DeepseekV32Config, GlmMoeDsaConfig
- * and Mistral4Config (transformers 5.23). A key that those classes lack has the default of the official code: scoring_func,
+/* `preset`: the defaults of DeepseekV2Config, DeepseekV3Config, Glm4MoeLiteConfig, DeepseekV32Config, GlmMoeDsaConfig,
+ * Mistral4Config and YoutuConfig (transformers 5.23). Youtu has no experts: all of its layers are dense. A key that those classes lack has the default of the official code: scoring_func,
  * topk_method and indexer_rope_interleave are what each class computes. */
 static const struct key {
     const char *name;
@@ -28,43 +29,43 @@ static const struct key {
     double preset[FAMILIES];
 } keys[] = {
 #define KEY(name, kind, ...) {#name, kind, offsetof(struct config, name), __VA_ARGS__}
-    KEY(vocab_size, INTEGER, 1, DIM, NONE, PRESET(102400, 129280, 154880, 129280, 154880, 131072)),
-    KEY(hidden_size, INTEGER, 1, DIM, NONE, PRESET(4096, 7168, 2048, 7168, 6144, 4096)),
-    KEY(num_hidden_layers, INTEGER, 1, 10000, NONE, PRESET(32, 61, 47, 61, 78, 36)),
-    KEY(num_nextn_predict_layers, INTEGER, 0, 64, 0, PRESET(0, 1, 0, 1, 1, 0)),
-    KEY(max_position_embeddings, INTEGER, 1, DIM, NONE, PRESET(2048, 4096, 202752, 163840, 202752, 1048576)),
-    KEY(rms_norm_eps, REAL, 1e-30, 1, NONE, PRESET(1e-6, 1e-6, 1e-5, 1e-6, 1e-5, 1e-6)),
-    KEY(tie_word_embeddings, BOOLEAN, 0, 1, NONE, PRESET(0, 0, 0, 0, 0, 0)),
-    KEY(num_attention_heads, INTEGER, 1, DIM, NONE, PRESET(32, 128, 20, 128, 64, 32)),
-    KEY(q_lora_rank, INTEGER, 0, DIM, 0, PRESET(1536, 1536, 768, 1536, 2048, 1024)),
-    KEY(kv_lora_rank, INTEGER, 1, DIM, NONE, PRESET(512, 512, 512, 512, 512, 256)),
-    KEY(qk_nope_head_dim, INTEGER, 1, DIM, NONE, PRESET(128, 128, 192, 128, 192, 64)),
-    KEY(qk_rope_head_dim, INTEGER, 2, 1024, NONE, PRESET(64, 64, 64, 64, 64, 64)),
-    KEY(v_head_dim, INTEGER, 1, DIM, NONE, PRESET(128, 128, 256, 128, 256, 128)),
-    KEY(rope_theta, REAL, 1.001, 1e15, NONE, PRESET(10000, 10000, 10000, 10000, 10000, 10000)),
-    KEY(rope_interleave, BOOLEAN, 0, 1, NONE, PRESET(1, 1, 1, 1, 1, 1)),
-    KEY(intermediate_size, INTEGER, 1, DIM, NONE, PRESET(11008, 18432, 10240, 18432, 12288, 12288)),
-    KEY(moe_intermediate_size, INTEGER, 1, DIM, NONE, PRESET(1407, 2048, 1536, 2048, 2048, 2048)),
-    KEY(n_routed_experts, INTEGER, 1, 65536, NONE, PRESET(64, 256, 64, 256, 256, 128)),
-    KEY(n_shared_experts, INTEGER, 0, 65536, 0, PRESET(2, 1, 1, 1, 1, 1)),
-    KEY(num_experts_per_tok, INTEGER, 1, 65536, NONE, PRESET(NONE, 8, 4, 8, 8, 4)),
-    KEY(n_group, INTEGER, 1, 65536, 0, PRESET(0, 8, 1, 8, 1, 1)),
-    KEY(topk_group, INTEGER, 1, 65536, 0, PRESET(0, 4, 1, 4, 1, 1)),
-    KEY(first_k_dense_replace, INTEGER, 0, DIM, NONE, PRESET(0, 3, 1, 3, 3, 0)),
-    KEY(moe_layer_freq, INTEGER, 1, DIM, NONE, PRESET(1, 1, 1, 1, 1, 1)),
-    KEY(norm_topk_prob, BOOLEAN, 0, 1, 0, PRESET(0, 1, 1, 1, 1, 1)),
-    KEY(routed_scaling_factor, REAL, 0, 1e30, NONE, PRESET(1, 2.5, 1.8, 2.5, 2.5, 1)),
+    KEY(vocab_size, INTEGER, 1, DIM, NONE, PRESET(102400, 129280, 154880, 129280, 154880, 131072, 128256)),
+    KEY(hidden_size, INTEGER, 1, DIM, NONE, PRESET(4096, 7168, 2048, 7168, 6144, 4096, 2048)),
+    KEY(num_hidden_layers, INTEGER, 1, 10000, NONE, PRESET(32, 61, 47, 61, 78, 36, 32)),
+    KEY(num_nextn_predict_layers, INTEGER, 0, 64, 0, PRESET(0, 1, 0, 1, 1, 0, 0)),
+    KEY(max_position_embeddings, INTEGER, 1, DIM, NONE, PRESET(2048, 4096, 202752, 163840, 202752, 1048576, 131072)),
+    KEY(rms_norm_eps, REAL, 1e-30, 1, NONE, PRESET(1e-6, 1e-6, 1e-5, 1e-6, 1e-5, 1e-6, 1e-6)),
+    KEY(tie_word_embeddings, BOOLEAN, 0, 1, NONE, PRESET(0, 0, 0, 0, 0, 0, 1)),
+    KEY(num_attention_heads, INTEGER, 1, DIM, NONE, PRESET(32, 128, 20, 128, 64, 32, 16)),
+    KEY(q_lora_rank, INTEGER, 0, DIM, 0, PRESET(1536, 1536, 768, 1536, 2048, 1024, 1536)),
+    KEY(kv_lora_rank, INTEGER, 1, DIM, NONE, PRESET(512, 512, 512, 512, 512, 256, 512)),
+    KEY(qk_nope_head_dim, INTEGER, 1, DIM, NONE, PRESET(128, 128, 192, 128, 192, 64, 128)),
+    KEY(qk_rope_head_dim, INTEGER, 2, 1024, NONE, PRESET(64, 64, 64, 64, 64, 64, 64)),
+    KEY(v_head_dim, INTEGER, 1, DIM, NONE, PRESET(128, 128, 256, 128, 256, 128, 128)),
+    KEY(rope_theta, REAL, 1.001, 1e15, NONE, PRESET(10000, 10000, 10000, 10000, 10000, 10000, 10000)),
+    KEY(rope_interleave, BOOLEAN, 0, 1, NONE, PRESET(1, 1, 1, 1, 1, 1, 1)),
+    KEY(intermediate_size, INTEGER, 1, DIM, NONE, PRESET(11008, 18432, 10240, 18432, 12288, 12288, 6144)),
+    KEY(moe_intermediate_size, INTEGER, 1, DIM, NONE, PRESET(1407, 2048, 1536, 2048, 2048, 2048, 1)),
+    KEY(n_routed_experts, INTEGER, 1, 65536, NONE, PRESET(64, 256, 64, 256, 256, 128, 1)),
+    KEY(n_shared_experts, INTEGER, 0, 65536, 0, PRESET(2, 1, 1, 1, 1, 1, 0)),
+    KEY(num_experts_per_tok, INTEGER, 1, 65536, NONE, PRESET(NONE, 8, 4, 8, 8, 4, 1)),
+    KEY(n_group, INTEGER, 1, 65536, 0, PRESET(0, 8, 1, 8, 1, 1, 1)),
+    KEY(topk_group, INTEGER, 1, 65536, 0, PRESET(0, 4, 1, 4, 1, 1, 1)),
+    KEY(first_k_dense_replace, INTEGER, 0, DIM, NONE, PRESET(0, 3, 1, 3, 3, 0, CONFIG_MAX_LAYERS)),
+    KEY(moe_layer_freq, INTEGER, 1, DIM, NONE, PRESET(1, 1, 1, 1, 1, 1, 1)),
+    KEY(norm_topk_prob, BOOLEAN, 0, 1, 0, PRESET(0, 1, 1, 1, 1, 1, 0)),
+    KEY(routed_scaling_factor, REAL, 0, 1e30, NONE, PRESET(1, 2.5, 1.8, 2.5, 2.5, 1, 1)),
     KEY(scoring_func, SCORING, 0, 1, NONE, PRESET(SCORING_SOFTMAX, SCORING_SIGMOID, SCORING_SIGMOID, SCORING_SIGMOID, SCORING_SIGMOID,
-                                                  SCORING_SOFTMAX)),
+                                                  SCORING_SOFTMAX, SCORING_SOFTMAX)),
     KEY(topk_method, TOPK, 0, 3, NONE, PRESET(TOPK_GREEDY, TOPK_NOAUX_TC, TOPK_NOAUX_TC, TOPK_NOAUX_TC, TOPK_NOAUX_TC,
-                                              TOPK_GROUP_LIMITED_TOP2)),
-    KEY(bos_token_id, INTEGER, 0, 2147483647, -1, PRESET(1, 0, 0, 0, 0, 1)),
+                                              TOPK_GROUP_LIMITED_TOP2, TOPK_GREEDY)),
+    KEY(bos_token_id, INTEGER, 0, 2147483647, -1, PRESET(1, 0, 0, 0, 0, 1, 128000)),
     /* only for families with an indexer: INDEXER_KEYS keys, the last ones of the table */
-    KEY(index_topk, INTEGER, 1, DIM, NONE, PRESET(0, 0, 0, 2048, 2048, 0)),
-    KEY(index_n_heads, INTEGER, 1, 65536, NONE, PRESET(0, 0, 0, 64, 32, 0)),
-    KEY(index_head_dim, INTEGER, 1, 1024, NONE, PRESET(0, 0, 0, 128, 128, 0)),
-    KEY(indexer_rope_interleave, BOOLEAN, 0, 1, NONE, PRESET(0, 0, 0, 0, 1, 0)),
-    KEY(index_share_for_mtp_iteration, BOOLEAN, 0, 1, NONE, PRESET(0, 0, 0, 0, 0, 0)),
+    KEY(index_topk, INTEGER, 1, DIM, NONE, PRESET(0, 0, 0, 2048, 2048, 0, 0)),
+    KEY(index_n_heads, INTEGER, 1, 65536, NONE, PRESET(0, 0, 0, 64, 32, 0, 0)),
+    KEY(index_head_dim, INTEGER, 1, 1024, NONE, PRESET(0, 0, 0, 128, 128, 0, 0)),
+    KEY(indexer_rope_interleave, BOOLEAN, 0, 1, NONE, PRESET(0, 0, 0, 0, 1, 0, 0)),
+    KEY(index_share_for_mtp_iteration, BOOLEAN, 0, 1, NONE, PRESET(0, 0, 0, 0, 0, 0, 0)),
 #undef KEY
 };
 
@@ -84,6 +85,7 @@ static const struct family {
     [DEEPSEEK_V32] = {"DeepseekV32ForCausalLM", {"deepseek_v32", NULL}, 1, .has_indexer = 1},
     [GLM_MOE_DSA] = {"GlmMoeDsaForCausalLM", {"glm_moe_dsa", NULL}, 1, .has_indexer = 1},
     [MISTRAL4] = {"Mistral4ForCausalLM", {"mistral4", NULL}, 2, .scales_queries = 1},
+    [YOUTU] = {"YoutuForCausalLM", {"youtu", NULL}, 128001},
 };
 
 /* Architectures that a user may well try: why not. */

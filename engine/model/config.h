@@ -34,7 +34,7 @@ struct dims {
 
 struct config {
     char architecture[64]; /* DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM, DeepseekV32ForCausalLM,
-                              GlmMoeDsaForCausalLM, Mistral4ForCausalLM */
+                              GlmMoeDsaForCausalLM, Mistral4ForCausalLM, YoutuForCausalLM */
     char model_type[32];
 
     int vocab_size;        /* V */

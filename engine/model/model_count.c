@@ -62,7 +62,7 @@ int64_t model_parameters(const struct model *m)
 int64_t model_active_parameters(const struct model *m)
 {
     const struct config *c = &m->config;
-    int64_t always = c->hidden_size, experts = 0; /* one row of embed_tokens */
+    int64_t always = c->tie_word_embeddings ? 0 : c->hidden_size, experts = 0; /* one row of embed_tokens, unless all are read as head */
     for (size_t i = 0; i < checkpoint_count(m->checkpoint); i++) {
         const struct tensor *t = checkpoint_at(m->checkpoint, i);
         if (!is_weight(t) || model_layer_of(t->name) >= c->num_hidden_layers)

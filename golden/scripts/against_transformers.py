@@ -35,6 +35,7 @@ from transformers.models.deepseek_v32 import modeling_deepseek_v32
 from transformers.models.glm4_moe_lite import modeling_glm4_moe_lite
 from transformers.models.glm_moe_dsa import modeling_glm_moe_dsa
 from transformers.models.mistral4 import modeling_mistral4
+from transformers.models.youtu import modeling_youtu
 
 import make_tiny
 import make_truth
@@ -42,7 +43,7 @@ from forward import DEFAULTS, Model, read_safetensors, read_weights
 
 TINY, TRUTH, K = make_truth.TINY, make_truth.TRUTH, make_truth.K
 MODULES = (modeling_deepseek_v2, modeling_deepseek_v3, modeling_glm4_moe_lite, modeling_deepseek_v32, modeling_glm_moe_dsa,
-           modeling_mistral4, modeling_layers, modeling_rope_utils)
+           modeling_mistral4, modeling_youtu, modeling_layers, modeling_rope_utils)
 INDEXERS = (modeling_deepseek_v32.DeepseekV32Indexer, modeling_glm_moe_dsa.GlmMoeDsaIndexer)
 
 
@@ -141,7 +142,7 @@ class Witness:
         for key in ("torch_dtype", "dtype", "architectures"):
             given.pop(key, None)
         self.layers, self.modules = given["num_hidden_layers"], given.get("num_nextn_predict_layers", 0)
-        self.experts, self.name, self.has_indexer = given["n_routed_experts"], name, "index_topk" in given
+        self.experts, self.name, self.has_indexer = given.get("n_routed_experts", 0), name, "index_topk" in given
         config = AutoConfig.for_model(given.pop("model_type"), **given)
         config._experts_implementation = "eager"
         torch.set_default_dtype(torch.float64)
@@ -158,7 +159,7 @@ class Witness:
         later = tuple(f"model.layers.{self.layers + k}." for k in range(self.modules))
         trunk = {n: w for n, w in self.weights.items() if not (later and n.startswith(later))}
         state = merged_experts(trunk, "", self.experts)
-        if given["tie_word_embeddings"]:
+        if config.tie_word_embeddings:
             state["lm_head.weight"] = state["model.embed_tokens.weight"]
         self.model.load_state_dict(state, strict=True)
         self.positions = Positions(self.model)
@@ -311,7 +312,8 @@ def check_defaults():
     """the table in forward.py against the classes, for every key they have"""
     for kind, model_type in (("DeepseekV2ForCausalLM", "deepseek_v2"), ("DeepseekV3ForCausalLM", "deepseek_v3"),
                              ("Glm4MoeLiteForCausalLM", "glm4_moe_lite"), ("DeepseekV32ForCausalLM", "deepseek_v32"),
-                             ("GlmMoeDsaForCausalLM", "glm_moe_dsa"), ("Mistral4ForCausalLM", "mistral4")):
+                             ("GlmMoeDsaForCausalLM", "glm_moe_dsa"), ("Mistral4ForCausalLM", "mistral4"),
+                             ("YoutuForCausalLM", "youtu")):
         config = AutoConfig.for_model(model_type)
         for key, ours in DEFAULTS[kind].items():
             theirs = getattr(config, key, "no such key")

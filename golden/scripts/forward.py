@@ -46,6 +46,9 @@ DEFAULTS = {
         first_k_dense_replace=3, rms_norm_eps=1e-5, tie_word_embeddings=False, rope_theta=10000.0,
         index_topk=2048, index_n_heads=32, index_head_dim=128, indexer_rope_interleave=True,
         index_share_for_mtp_iteration=False),
+    "YoutuForCausalLM": dict(                             # no experts
+        rope_interleave=True, num_nextn_predict_layers=0, first_k_dense_replace=10 ** 9, moe_layer_freq=1,
+        rms_norm_eps=1e-6, tie_word_embeddings=True, rope_theta=10000.0),
     "Mistral4ForCausalLM": dict(
         scoring_func="softmax", moe_layer_freq=1, topk_method="group_limited_top2", num_nextn_predict_layers=0,
         rope_interleave=True, norm_topk_prob=True, routed_scaling_factor=1.0, n_group=1, topk_group=1,

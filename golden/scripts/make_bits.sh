@@ -30,6 +30,8 @@ ids=$("$verbatim" tokenize golden/tale --bos "Once upon a time there was a king 
     run golden/tiny/v32 32 0.5 3 20,40,60,80,100 bf16
     run golden/tiny/glm5 40 1 7 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
     run golden/tiny/glm5 32 0 0 100,50,25,75,3 q4
+    run golden/tiny/gigachat 32 0 0 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
+    run golden/tiny/youtu 32 1 7 100,50,25,75,3
     if [ -e golden/tale/config.json ]; then
         run golden/tale 200 0 0 "$ids"
         run golden/tale 200 1 1 "$ids"

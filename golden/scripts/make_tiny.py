@@ -121,6 +121,22 @@ SHAPES = {
         index_head_dim=128, index_topk_freq=3, index_skip_topk_offset=2, index_share_for_mtp_iteration=True,
         gen=dict(seed=39, planted=0.7, q_gain=1.5, gate_gain=1.5, out_gain=0.45, bias=(0.0, 0.15), latent_gain=0.05,
                  dtype="BF16")),
+    # The shape of GigaChat3-10B-A1.8B: V3 without q_lora and groups, with one MTP layer that has its own copies.
+    "gigachat": dict(
+        V3, hidden_size=72, intermediate_size=120, moe_intermediate_size=12, num_hidden_layers=3, num_attention_heads=2,
+        num_key_value_heads=2, q_lora_rank=None, kv_lora_rank=48, qk_nope_head_dim=24, qk_rope_head_dim=8, v_head_dim=32,
+        n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2, n_group=1, topk_group=1, vocab_size=128,
+        max_position_embeddings=512, num_nextn_predict_layers=1, rope_theta=100000, bos_token_id=1, eos_token_id=2,
+        gen=dict(seed=43, planted=0.6, q_gain=1.5, gate_gain=1.5, out_gain=0.45, bias=(0.0, 0.15), dtype="BF16", copies=True)),
+    # No experts.
+    "youtu": dict(
+        {k: v for k, v in COMMON.items() if k not in ("rope_theta", "moe_layer_freq", "first_k_dense_replace",
+                                                      "tie_word_embeddings")},
+        architectures=["YoutuForCausalLM"], model_type="youtu", dtype="bfloat16", hidden_size=64, intermediate_size=104,
+        num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2, q_lora_rank=40, kv_lora_rank=32,
+        qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=24, vocab_size=144, max_position_embeddings=256,
+        rope_parameters=dict(rope_theta=1600000, rope_type="default"),
+        gen=dict(seed=44, planted=0.0, q_gain=1.5, gate_gain=1.5, out_gain=0.8, embed_std=0.2, dtype="BF16")),
     # No MTP layer, no dense layer, queries scaled from position 24 on, a scale of the router that is not 1.
     "mistral4": dict(
         {k: v for k, v in COMMON.items() if k not in ("rope_theta", "moe_layer_freq")},
@@ -203,7 +219,7 @@ class Weights:
             t += [(p + "wq_b.weight", (c["index_n_heads"] * size, q)), (p + "wk.weight", (size, d)),
                   (p + "k_norm.weight", (size,)), (p + "k_norm.bias", (size,)),
                   (p + "weights_proj.weight", (c["index_n_heads"], d))]
-        if i < c["first_k_dense_replace"]:
+        if i < c.get("first_k_dense_replace", self.layers):
             return t + self.mlp("mlp", c["intermediate_size"])
         t += [("mlp.gate.weight", (c["n_routed_experts"], d))]
         if c.get("topk_method") == "noaux_tc":
@@ -224,7 +240,7 @@ class Weights:
             for suffix, shape in self.layer(i):
                 yield f"model.layers.{i}.{suffix}", shape
         yield "model.norm.weight", (c["hidden_size"],)
-        if not c["tie_word_embeddings"]:
+        if not c.get("tie_word_embeddings", c["model_type"] == "youtu"):
             yield "lm_head.weight", (c["vocab_size"], c["hidden_size"])
 
     def rng(self, name):

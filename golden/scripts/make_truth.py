@@ -96,7 +96,7 @@ def forget(model):
 
 def closest_call(model):
     """the smallest margin of a routed row and of a chosen position; the margins of hundreds of positions are weighed"""
-    return min([r[3] for r in model.routes] + [10 * s[3] for s in model.sets])
+    return min([r[3] for r in model.routes] + [10 * s[3] for s in model.sets], default=np.inf)
 
 
 def is_steady(model, tokens):
@@ -159,6 +159,7 @@ def truth(name, seed, tokens):
     model = Model(os.path.join(TINY, name))
     logits, hidden, _ = model.target(tokens)
     routes = model.routes[:]
+    about_routes = dict(smallest_routing_margin=float(min(r[3] for r in routes))) if routes else {}
     arrays, about_sets = dict(tokens=np.array(tokens, np.int64), logits=logits, hidden=hidden), {}
     if model.c.get("index_topk"):
         more, about_sets = chosen_positions(model, tokens, hidden)
@@ -166,7 +167,7 @@ def truth(name, seed, tokens):
     told = dict(checkpoint=name, weights_seed=make_tiny.SHAPES[name]["gen"]["seed"], token_seed=seed, tokens=tokens,
                 next=int(np.argmax(logits[-1])), next_margin=float(gap(logits[-1], 1)),
                 smallest_margin_of_a_row=float(min(gap(row, 1) for row in logits)),
-                smallest_routing_margin=float(min(r[3] for r in routes)), **about_sets)
+                **about_routes, **about_sets)
     told["greedy"], told["greedy_margins"] = model.greedy(tokens, CONTINUATION)
     if model.modules:
         told["drafts"] = []
@@ -193,7 +194,7 @@ def make(name):
     arrays, told = truth(name, *tokens_for(Model(os.path.join(TINY, name)), name))
     write_f64(os.path.join(TRUTH, name + ".safetensors"), arrays)
     write_compact(os.path.join(TRUTH, name + ".json"), told)
-    print(f"{name}: next {told['next']}, routing margin {told['smallest_routing_margin']:.2g}, greedy margin "
+    print(f"{name}: next {told['next']}, routing margin {told.get('smallest_routing_margin', np.inf):.2g}, greedy margin "
           f"{min(told['greedy_margins']):.2g}, draft margin {told.get('smallest_draft_margin', np.inf):.2g}, "
           f"mask {told['routed_otherwise_with_group_mask_zero']}/{told['routed_rows']}, "
           f"accepted {told.get('accepted_of_3')}")

@@ -361,7 +361,7 @@ TEST(what_is_not_computed_is_refused_by_name)
         {"num_attention_heads", "16777216",
          "num_attention_heads * (qk_nope_head_dim + qk_rope_head_dim) is 805306368, the most is 268435456"},
         {"architectures", "[\"LlamaForCausalLM\"]", "architecture \"LlamaForCausalLM\" is not supported, only "
-         "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM, DeepseekV32ForCausalLM, GlmMoeDsaForCausalLM and Mistral4ForCausalLM"},
+         "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM, DeepseekV32ForCausalLM, GlmMoeDsaForCausalLM, Mistral4ForCausalLM and YoutuForCausalLM"},
         {"model_type", "\"deepseek_v32\"",
          "model_type \"deepseek_v32\" with architecture \"DeepseekV3ForCausalLM\" is not supported"},
         {"model_type", "\"deepseek_v2\"",

@@ -149,7 +149,7 @@ TEST(abridged_files_have_the_defaults_of_their_class)
 TEST(other_architectures_are_refused_in_one_sentence)
 {
     static const char others[] = "is not supported, only DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, "
-                                 "Glm4MoeLiteForCausalLM, DeepseekV32ForCausalLM, GlmMoeDsaForCausalLM and Mistral4ForCausalLM";
+                                 "Glm4MoeLiteForCausalLM, DeepseekV32ForCausalLM, GlmMoeDsaForCausalLM, Mistral4ForCausalLM and YoutuForCausalLM";
     static const struct {
         struct published of;
         const char *message;

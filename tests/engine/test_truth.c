@@ -15,7 +15,7 @@
 #define PERTURBED_RUNS 20
 #define TIMES 8.0
 
-static const char *const names[] = {TINY_CHECKPOINTS(TINY_NAME) TINY_WITH_INDEXER(TINY_NAME)};
+static const char *const names[] = {TINY_CHECKPOINTS(TINY_NAME) TINY_WITH_INDEXER(TINY_NAME) TINY_SHAPES(TINY_NAME)};
 
 /* rows [n, V] and [n, d], of the engine or of the reference */
 struct rows {

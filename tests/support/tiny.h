@@ -8,6 +8,10 @@
 /* Checkpoints with an indexer (sparse attention). */
 #define TINY_WITH_INDEXER(X) X("v32", 1) X("glm5", 1)
 
+/* Checkpoints that only the tests of truth use, because they compute nothing that the others do not: the shapes of GigaChat3 and
+ * Youtu-LLM. */
+#define TINY_SHAPES(X) X("gigachat", 1) X("youtu", 0)
+
 /* The first three macros make the elements of an array: the names of the checkpoints, their paths, or their numbers of modules.
  * TINY_COUNT is the number of checkpoints, and TINY_WITH_MODULES the number of checkpoints with modules. */
 #define TINY_NAME(name, modules) name,
