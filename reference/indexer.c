@@ -28,17 +28,19 @@ static void layer_norm(struct reference_run *run, double *x, const struct refere
     }
 }
 
-/* x[i] = D^-1/2 sum_j (-1)^(number of bits that are set in both i and j) x[j], for each of `count` vectors */
-static void hadamard(struct reference_run *run, double *x, size_t count, int D)
+/* x[i] = D^-1/2 sum_j (-1)^(number of bits that are set in both i and j) x[j], for each of `count` vectors: one step for each bit */
+static void hadamard(double *x, size_t count, int D)
 {
     for (; count-- > 0; x += D) {
-        for (int i = 0; i < D; i++) {
-            double sum = 0;
-            for (int j = 0; j < D; j++)
-                sum += __builtin_popcount((unsigned)(i & j)) % 2 ? -x[j] : x[j];
-            run->row[i] = sum / sqrt(D);
-        }
-        memcpy(x, run->row, (size_t)D * sizeof *x);
+        for (int bit = 1; bit < D; bit *= 2)
+            for (int i = 0; i < D; i++)
+                if (!(i & bit)) {
+                    double sum = x[i] + x[i | bit];
+                    x[i | bit] = x[i] - x[i | bit];
+                    x[i] = sum;
+                }
+        for (int i = 0; i < D; i++)
+            x[i] /= sqrt(D);
     }
 }
 
@@ -48,7 +50,7 @@ static void encode(struct reference_run *run, double *x, double *scale, size_t c
 {
     int codes = ref_convention(run, INDEXER_CODES); /* 0: hadamard-fp8, 1: fp8, 2: hadamard, 3: none */
     if (codes == 0 || codes == 2)
-        hadamard(run, x, count, D);
+        hadamard(x, count, D);
     for (size_t i = 0; i < count; i++) {
         double s = codes <= 1 && !run->options.x_as_is ? ref_round_codes(run, x + i * (size_t)D, D) : 1;
         if (scale)
