@@ -52,7 +52,7 @@ static void encode(struct reference_run *run, double *x, double *scale, size_t c
     if (codes == 0 || codes == 2)
         hadamard(x, count, D);
     for (size_t i = 0; i < count; i++) {
-        double s = codes <= 1 && !run->options.x_as_is ? ref_round_codes(run, x + i * (size_t)D, D) : 1;
+        double s = codes <= 1 ? ref_round_codes(run, x + i * (size_t)D, D) : 1;
         if (scale)
             scale[i] = s;
     }
@@ -85,7 +85,7 @@ static void score(struct reference_run *run, int S)
             double sum = t > s ? -INFINITY : 0;
             for (size_t h = 0; h < H && t <= s; h++) {
                 double dot = ref_dot(run->index_q + (s * H + h) * D, run->index_k + t * D, (int)D) / run->index_scales[s * H + h];
-                sum += run->index_weights[s * H + h] * fmax(dot, 0);
+                sum += run->index_weights[s * H + h] * (dot < 0 ? 0 : dot); /* NaN stays NaN */
             }
             run->index_scores[s * (size_t)S + t] = sum;
         }

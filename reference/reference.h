@@ -104,11 +104,12 @@ struct reference_options { /* with all members 0, the reference computes in prec
      * as that of the largest numbers of the row. Quantising rounds each number to a multiple of d. If the distance of a
      * number from the middle between two multiples is less than about 2^-22 times the largest number of the group, an
      * f32 program may choose one multiple and the reference the other. A perturbed run then chooses each of the two
-     * multiples with a probability of about 1/2. The two multiples differ by d. */
+     * multiples with a probability of about 1/2. The two multiples differ by d. The same holds for the codes of an
+     * indexer, whose groups have 128 numbers. */
     uint64_t perturb;
     int x_as_is; /* nonzero: no x and no cached row is rounded to BF16 or quantised. Perturbed runs then show only the error of f32 itself. They do
                     not show how much the results change if some x is rounded to another BF16 number, or to another integer, than in
-                    the reference */
+                    the reference. The codes of an indexer are still rounded, but the numbers are not moved before it */
     enum precision precision;
     enum cache_type cache_type;
     int expanded; /* the target's first `expanded` rows are computed as with prefill expanded; of MTP modules, no row is */

@@ -112,7 +112,7 @@ double ref_round_codes(struct reference_run *run, double *x, int n)
     float fraction = frexpf(a * (1 / 448.0f), &exponent); /* in [1/2, 1) */
     double scale = finite ? ldexp(1, fraction == 0.5f ? exponent - 1 : exponent) : NAN;
     for (int i = 0; i < n; i++)
-        x[i] = scale * ref_to_e4m3((x[i] + nudge(run) * (double)a) / scale);
+        x[i] = scale * ref_to_e4m3((x[i] + (run->options.x_as_is ? 0 : nudge(run)) * (double)a) / scale);
     return scale;
 }
 
