@@ -57,11 +57,22 @@ static json_t *end_tokens_of(const struct config *c)
     return ids;
 }
 
+/* One letter per main layer: F if it has an indexer, S if it shares what the last such layer before it chooses. */
+static json_t *indexers_of(const struct config *c)
+{
+    char kinds[CONFIG_MAX_LAYERS + 1];
+    for (int i = 0; i < c->num_hidden_layers; i++)
+        kinds[i] = config_layer_is_shared(c, i) ? 'S' : 'F';
+    return json_stringn(kinds, (size_t)c->num_hidden_layers);
+}
+
 static json_t *config_of(const struct config *c)
 {
     json_t *o = json_pack("{s:s,s:o,s:f,s:f,s:b,s:o,s:b,s:o}", "origin", config_origin(c), "keys", keys_of(c), "latent_eps", c->latent_eps,
                           "attention_scale", config_attention_scale_f64(c), "rope_halves", !c->rope_interleave, "yarn", yarn_of(c),
                           "no_groups", c->no_groups, "end_tokens", end_tokens_of(c));
+    if (c->index_topk)
+        json_object_set_new(o, "indexers", indexers_of(c));
     if (c->query_beta > 0)
         json_object_set_new(o, "llama_4_scaling_beta", json_real(c->query_beta));
     if (c->fp8)

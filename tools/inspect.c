@@ -20,6 +20,8 @@ static void print_config(const json_t *model)
         printf("  %-34s %s%s\n", text(row, "key"), text(row, "value"), flag(row, "default") ? "  (default of the class)" : "");
     printf("  %-34s %g, whatever rms_norm_eps says\n", "eps of q_a and kv_a_layernorm", number(c, "latent_eps"));
     printf("  %-34s %s are rotated\n", "rope", flag(c, "rope_halves") ? "halves" : "adjacent pairs");
+    if (json_object_get(c, "indexers"))
+        printf("  %-34s %s (S: a layer shares the choice of the last F before it)\n", "indexers of the layers", text(c, "indexers"));
     if (!json_is_null(yarn))
         printf("  %-34s factor %g over %lld positions, beta %g to %g, mscale %g, mscale_all_dim %g\n", "YaRN", number(yarn, "factor"),
                integer(yarn, "original_max_position_embeddings"), number(yarn, "beta_fast"), number(yarn, "beta_slow"),

@@ -343,6 +343,19 @@ TEST(inspect_counts_what_the_file_holds)
     }
 }
 
+TEST(inspect_says_which_layers_have_an_indexer)
+{
+    json_t *j = JSON("inspect", TINY "glm5", "--check");
+    assert_string_equal(string(json_object_get(j, "config"), "indexers"), "FFSS");
+    json_decref(j);
+    struct said s = RUN("inspect", TINY "v32");
+    assert_non_null(strstr(s.out, "indexers of the layers             FFF (S: "));
+    forget(&s);
+    s = RUN("inspect", TINY "v3");
+    assert_null(strstr(s.out, "indexer"));
+    forget(&s);
+}
+
 /* All but the embedding, the gates, and what is BF16 or no matrix. */
 TEST(inspect_tells_what_bf16_rounds)
 {
@@ -404,6 +417,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(plain_generate_without_a_tokenizer_prints_ids_alone),
         cmocka_unit_test(logits_writes_two_tensors_whose_bits_depend_on_nothing_else),
         cmocka_unit_test(inspect_counts_what_the_file_holds),
+        cmocka_unit_test(inspect_says_which_layers_have_an_indexer),
         cmocka_unit_test(inspect_tells_what_bf16_rounds),
         cmocka_unit_test(auto_reports_the_lengths_that_it_used),
     };
