@@ -258,6 +258,8 @@ static void show(const struct choice_pass *p, size_t first, int32_t *all)
     struct op_probe *probe = p->cx->probe;
     for (size_t s = 0; s < p->S; s++) {
         size_t n = p->seen[s].length;
+        if (!n)
+            continue;
         if (probe->scores)
             probe->see(probe, "scores", first + s, 1, p->score + s * p->context, 0, n);
         for (size_t t = 0; !has_to_choose(p, s) && t < n; t++)

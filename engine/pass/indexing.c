@@ -75,12 +75,14 @@ static void choose(struct workspace *w, const struct mla *a, const struct indexe
 {
     size_t K = ix->kept;
     make_queries(w, a, ix, x, first, S);
-    for (size_t s = first; s < first + S; s++)
-        w->index_seen[s] = (struct timeline){kvcache_index_layer(rows[s].cache, a->indexer.number), w->seen[s].slots, w->seen[s].length};
+    for (size_t s = first; s < first + S; s++) {
+        size_t length = sees_more(w, s) && !has_to_choose(w, rows, s) ? 0 : w->seen[s].length; /* row.use replaces the choice */
+        w->index_seen[s] = (struct timeline){kvcache_index_layer(rows[s].cache, a->indexer.number), w->seen[s].slots, length};
+    }
     tap_operator(w, "self_attn.indexer.");
     op_index_choose(&w->cx, w->kept + first * K, w->index_q, w->index_w, w->index_seen + first, ix, S, w->context);
     for (size_t s = first; s < first + S; s++)
-        for (size_t i = s * K; sees_more(w, s) && i < (s + 1) * K; i++)
+        for (size_t i = s * K; has_to_choose(w, rows, s) && i < (s + 1) * K; i++)
             w->kept[i] = w->seen[s].slots[w->kept[i]];
 }
 
