@@ -102,6 +102,8 @@ static enum weight_type weight_type_of(const char *dtype)
     int type = WEIGHT_TYPES;
     if (safetensors_dtype(dtype, &stored))
         return (enum weight_type)stored; /* both enums have one order (engine/model/model.c) */
+    if (!strcmp(dtype, "I4"))
+        return WEIGHT_I4;
     while (type < WEIGHT_ALL_TYPES && strcmp(quantised_format((enum weight_type)type)->name, dtype))
         type++;
     return (enum weight_type)type;
@@ -122,6 +124,9 @@ int vb_tensor_f32(const vb_tensor *t, size_t first, size_t count, float *out, vb
     } else if (type == WEIGHT_F8_E4M3) {
         for (size_t i = 0; i < count; i++)
             out[i] = e4m3_to_f32(((const uint8_t *)t->data)[first + i]);
+    } else if (type == WEIGHT_I4) {
+        for (size_t i = 0; i < count; i++)
+            out[i] = (float)((((const uint8_t *)t->data)[(first + i) / 2] >> (first + i) % 2 * 4 & 15) - 8);
     } else if (count) { /* rows are whole blocks: one after the other they are one row */
         struct weight_view view = {.type = type, .data = t->data, .rows = 1, .cols = numbers, .stride = numbers};
         decode_weights(out, &view, 0, first, count);

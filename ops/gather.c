@@ -2,10 +2,12 @@
 
 #include <string.h>
 
+static int has_scales(const struct weight_view *w) { return w->type == WEIGHT_F8_E4M3 || w->type == WEIGHT_I4; }
+
 /* Returns the matrix of the copy, without its data. */
 static struct weight_view shape_of(const struct weight_view *w, size_t count)
 {
-    enum weight_type type = w->type == WEIGHT_F8_E4M3 ? WEIGHT_F32 : w->type;
+    enum weight_type type = has_scales(w) ? WEIGHT_F32 : w->type;
     return (struct weight_view){.type = type, .rows = count, .cols = w->cols, .stride = w->cols, .panels = w->panels};
 }
 
@@ -50,7 +52,7 @@ struct weight_view weight_gather(void *data, const struct weight_view *w, const 
     }
     for (size_t i = 0; i < count; i++) {
         char *to = (char *)data + i * bytes;
-        if (w->type == WEIGHT_F8_E4M3)
+        if (has_scales(w))
             decode_weights((float *)(void *)to, w, (size_t)rows[i], 0, w->cols);
         else
             memcpy(to, weight_rows(w, (size_t)rows[i], 1).data, bytes);

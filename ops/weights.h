@@ -4,21 +4,21 @@
 
 #include "simd/quantised.h"
 
-/* Bytes per weight, for types that are not quantised. */
-static inline size_t weight_type_bytes(enum weight_type type)
+/* Returns the bytes of `count` weights, for types that are not quantised. For I4, `count` is even. */
+static inline size_t weight_type_bytes(enum weight_type type, size_t count)
 {
-    static const unsigned char bytes[WEIGHT_TYPES] = {4, 2, 2, 1};
-    return bytes[type];
+    static const unsigned char halves[WEIGHT_TYPES] = {8, 4, 4, 2, 1}; /* half bytes per weight */
+    return count * halves[type] / 2;
 }
 
-/* Returns the size of all rows in bytes. The padding of panels is included, but the scales of F8_E4M3 are not. */
+/* Returns the size of all rows in bytes. The padding of panels is included, but the scales of F8_E4M3 and I4 are not. */
 static inline size_t weight_bytes(const struct weight_view *w)
 {
     if (w->panels)
         return panels_bytes(w->type, w->rows, w->cols);
     if (weight_is_quantised(w->type))
         return w->rows * (w->cols / quantised_format(w->type)->numbers) * quantised_format(w->type)->bytes;
-    return w->rows * w->cols * weight_type_bytes(w->type);
+    return weight_type_bytes(w->type, w->rows * w->cols);
 }
 
 /* Returns a view of rows [first, first + count). No weight is copied. */
@@ -35,7 +35,9 @@ static inline struct weight_view weight_rows(const struct weight_view *w, size_t
         part.data = (const char *)w->data + first * (w->stride / f->numbers) * f->bytes;
         return part;
     }
-    part.data = (const char *)w->data + first * w->stride * weight_type_bytes(w->type);
+    part.data = (const char *)w->data + weight_type_bytes(w->type, first * w->stride);
+    if (w->type == WEIGHT_I4)
+        part.group_scale = (const char *)w->group_scale + first * (w->stride / 32) * sizeof(uint16_t);
     part.scale_row = w->scale_row + first;
     return part;
 }

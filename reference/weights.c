@@ -64,6 +64,7 @@ static double element(const struct tensor *t, size_t at)
 {
     const uint8_t *bytes = t->data;
     uint16_t half;
+    uint32_t word;
     float single;
     switch (t->dtype) {
     case DTYPE_F32:
@@ -77,6 +78,9 @@ static double element(const struct tensor *t, size_t at)
         return ref_bf16(half);
     case DTYPE_F8_E4M3:
         return ref_e4m3(bytes[at]);
+    case DTYPE_I4:
+        memcpy(&word, bytes + at / 8 * 4, sizeof word);
+        return (double)(word >> at % 8 * 4 & 15) - 8;
     default:
         return ref_decoded(t, at);
     }
@@ -89,7 +93,7 @@ void ref_row(const struct matrix *w, int i, double *out)
     if (!w->scale)
         return;
     int blocks = (w->cols + w->block_cols - 1) / w->block_cols;
-    for (int j = 0; j < w->cols; j++) /* double holds the product exactly (4 + 24 bits): the only rounding is to f32 */
+    for (int j = 0; j < w->cols; j++) /* double holds the product exactly (4 + 24 bits at most): the only rounding is to f32 */
         out[j] = (float)(out[j] * element(w->scale, (size_t)(i / w->block_rows) * blocks + j / w->block_cols));
 }
 
@@ -150,6 +154,16 @@ static void bind_name(struct reference_binder *b, struct matrix *w, int rows, in
     } else if (t->dtype == DTYPE_F8_E4M3 && !c->fp8) {
         b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is F8_E4M3, config.json has no quantization_config for it",
                         t->file, name);
+    } else if (t->dtype == DTYPE_I4 && (!c->int4 || cols % 32)) {
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is packed, wanted a quantization_config for it and a multiple of 32 columns",
+                        t->file, name);
+    } else if (t->dtype == DTYPE_I4) {
+        w->block_rows = 1;
+        w->block_cols = 32;
+        snprintf(scale_name, sizeof scale_name, "%s_scale", name);
+        w->scale = find(b, scale_name, rows, cols / 32);
+        if (w->scale && w->scale->dtype != DTYPE_BF16)
+            b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted BF16", w->scale->file, scale_name, w->scale->dtype_name);
     } else if (t->dtype == DTYPE_F8_E4M3) {
         w->block_rows = c->fp8_block_rows ? c->fp8_block_rows : rows;
         w->block_cols = c->fp8_block_cols ? c->fp8_block_cols : cols;

@@ -327,6 +327,16 @@ ALWAYS_INLINE void decode_all(float *out, enum weight_type type, const char *cod
     }
 }
 
+/* round_to_bf16 (decode.h) */
+ALWAYS_INLINE __m256 round_bf16(__m256 x)
+{
+    __m256i bits = _mm256_castps_si256(x), one = _mm256_set1_epi32(1);
+    __m256i half = _mm256_add_epi32(_mm256_set1_epi32(0x7fff), _mm256_and_si256(_mm256_srli_epi32(bits, 16), one));
+    __m256 nan = _mm256_castsi256_ps(_mm256_or_si256(bits, _mm256_set1_epi32(0x400000)));
+    __m256 rounded = _mm256_blendv_ps(_mm256_castsi256_ps(_mm256_add_epi32(bits, half)), nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    return _mm256_and_ps(rounded, _mm256_castsi256_ps(_mm256_set1_epi32((int)0xffff0000)));
+}
+
 static void decode(float *out, enum weight_type type, const void *codes, size_t chunks, float scale, int packed)
 {
     switch (type) {
@@ -348,6 +358,31 @@ static void pack(float *packed, const float *x, size_t K)
     }
 }
 
+/* The low halves of the bytes are the even elements, the high halves the odd ones. */
+static void decode_i4(float *out, const unsigned char *codes, const unsigned char *scales, size_t groups, int rounded, int packed)
+{
+    const __m256i low = _mm256_set1_epi32(15), eight = _mm256_set1_epi32(8);
+    for (; groups; groups--, out += DOT_CHUNK, codes += DOT_CHUNK / 2, scales += 2) {
+        uint16_t bits;
+        memcpy(&bits, scales, sizeof bits);
+        __m256 scale = _mm256_set1_ps(bf16_to_f32(bits));
+        _mm_prefetch((const char *)codes + DOT_BLOCK / 2, _MM_HINT_T0); /* this row in the next block */
+        UNROLL
+        for (int half = 0; half < 2; half++) {
+            __m256i pairs = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(codes + 8 * half)));
+            __m256i q_even = _mm256_sub_epi32(_mm256_and_si256(pairs, low), eight), q_odd = _mm256_sub_epi32(_mm256_srli_epi32(pairs, 4), eight);
+            __m256 even = _mm256_mul_ps(_mm256_cvtepi32_ps(q_even), scale), odd = _mm256_mul_ps(_mm256_cvtepi32_ps(q_odd), scale);
+            if (rounded) {
+                even = round_bf16(even);
+                odd = round_bf16(odd);
+            }
+            __m256 first = _mm256_unpacklo_ps(even, odd), second = _mm256_unpackhi_ps(even, odd);
+            _mm256_storeu_ps(out + (packed ? 8 : 16) * half, packed ? odd : _mm256_permute2f128_ps(first, second, 0x20));
+            _mm256_storeu_ps(out + (packed ? 16 : 8) + (packed ? 8 : 16) * half, packed ? even : _mm256_permute2f128_ps(first, second, 0x31));
+        }
+    }
+}
+
 static void decode_cache_q8(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows, size_t groups)
 {
     for (size_t r = 0; r < rows; r++, out += ld, blocks += pitch)
@@ -365,8 +400,8 @@ static void decode_cache_q8(float *out, size_t ld, const unsigned char *blocks, 
 const struct vector_loops *avx2_loops(void)
 {
     static const struct vector_loops four = {.tokens = 4, .parts_from = 3, .same_time_from = 3, .tile = tile, .strip_tokens = 6,
-                                             .strip = avx2_strip, .decode = decode, .decode_cache_q8 = decode_cache_q8, .pack = pack};
+                                             .strip = avx2_strip, .decode = decode, .decode_i4 = decode_i4, .decode_cache_q8 = decode_cache_q8, .pack = pack};
     static const struct vector_loops six = {.tokens = 6, .parts_from = 3, .same_time_from = 3, .tile = tile, .strip_tokens = 6,
-                                            .strip = avx2_strip, .decode = decode, .decode_cache_q8 = decode_cache_q8, .pack = pack};
+                                            .strip = avx2_strip, .decode = decode, .decode_i4 = decode_i4, .decode_cache_q8 = decode_cache_q8, .pack = pack};
     return __builtin_cpu_is("intel") && __builtin_cpu_supports("gfni") ? &six : &four;
 }

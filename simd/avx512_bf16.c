@@ -89,6 +89,10 @@ void avx512_matmul_bf16_pairs(float *y, size_t ldy, const struct weight_view *w,
                               size_t ldx, size_t T, void *scratch)
 {
     struct vector_loops loops = loops_avx512;
+    if (w->type != WEIGHT_BF16) { /* I4 */
+        tiled_matmul_bf16(&loops, y, ldy, w, n0, n1, x, ldx, T, scratch);
+        return;
+    }
     int known = w->magnitudes ? __atomic_load_n(w->magnitudes, __ATOMIC_RELAXED) : MAGNITUDES_UNKNOWN;
     if (known == MAGNITUDES_UNKNOWN && has_tiny(w, n0, n1)) {
         known = MAGNITUDES_TINY;

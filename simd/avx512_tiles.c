@@ -141,6 +141,16 @@ ALWAYS_INLINE void decode_all(float *out, enum weight_type type, const char *cod
     }
 }
 
+/* round_to_bf16 (decode.h) */
+ALWAYS_INLINE __m512 round_bf16(__m512 x)
+{
+    __m512i bits = _mm512_castps_si512(x), one = _mm512_set1_epi32(1);
+    __m512i half = _mm512_add_epi32(_mm512_set1_epi32(0x7fff), _mm512_and_si512(_mm512_srli_epi32(bits, 16), one));
+    __m512i rounded = _mm512_mask_or_epi32(_mm512_add_epi32(bits, half), _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), bits,
+                                           _mm512_set1_epi32(0x400000));
+    return _mm512_castsi512_ps(_mm512_and_si512(rounded, _mm512_set1_epi32((int)0xffff0000)));
+}
+
 static void decode(float *out, enum weight_type type, const void *codes, size_t chunks, float scale, int packed)
 {
     switch (type) {
@@ -161,9 +171,30 @@ static void pack(float *packed, const float *x, size_t K)
     }
 }
 
+/* The low halves of the bytes are the even elements, the high halves the odd ones. A table has the weight of each code. */
+static void decode_i4(float *out, const unsigned char *codes, const unsigned char *scales, size_t groups, int rounded, int packed)
+{
+    const __m512 values = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    for (; groups; groups--, out += DOT_CHUNK, codes += DOT_CHUNK / 2, scales += 2) {
+        uint16_t scale;
+        memcpy(&scale, scales, sizeof scale);
+        __m512i pairs = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)codes));
+        __m512 weights = _mm512_mul_ps(values, _mm512_set1_ps(bf16_to_f32(scale)));
+        _mm_prefetch((const char *)codes + DOT_BLOCK / 2, _MM_HINT_T0); /* this row in the next block */
+        if (rounded)
+            weights = round_bf16(weights);
+        __m512 even = _mm512_permutexvar_ps(pairs, weights); /* the lowest 4 bits count */
+        __m512 odd = _mm512_permutexvar_ps(_mm512_srli_epi32(pairs, 4), weights);
+        _mm512_storeu_ps(out, packed ? odd : _mm512_permutex2var_ps(even, first, odd));
+        _mm512_storeu_ps(out + 16, packed ? even : _mm512_permutex2var_ps(even, second, odd));
+    }
+}
+
 static void decode_cache_q8(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows, size_t groups)
 {
     decode_groups(out, ld, blocks, pitch, rows, groups);
 }
 
-const struct vector_loops loops_avx512 = {.tokens = 6, .tile = tile, .strip_tokens = 6, .strip = avx512_strip, .decode = decode, .decode_cache_q8 = decode_cache_q8, .pack = pack};
+const struct vector_loops loops_avx512 = {.tokens = 6, .tile = tile, .strip_tokens = 6, .strip = avx512_strip, .decode = decode, .decode_i4 = decode_i4, .decode_cache_q8 = decode_cache_q8, .pack = pack};

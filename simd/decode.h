@@ -63,6 +63,30 @@ static inline float weight_scale(const struct weight_view *w, size_t i, size_t j
     return w->scale[(i + w->scale_row) / w->block_rows * w->scale_stride + (j + w->scale_col) / w->block_cols];
 }
 
+/* Returns the scale of group `group` of an I4 matrix; the groups of all rows are numbered in one sequence. */
+static inline float group_scale(const struct weight_view *w, size_t group)
+{
+    uint16_t bits;
+    memcpy(&bits, (const char *)w->group_scale + group * sizeof bits, sizeof bits);
+    return bf16_to_f32(bits);
+}
+
+/* Rounds x to BF16, to nearest, ties to even. A NaN stays a NaN. It has no branch, so that compilers can vectorise loops that
+ * call it. */
+static inline float round_to_bf16(float x)
+{
+    uint32_t bits = f32_to_bits(x), rounded = bits + 0x7fff + (bits >> 16 & 1);
+    return bits_to_f32(((bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : rounded) & 0xffff0000);
+}
+
+/* Returns weight `at` of an I4 matrix: row at / stride, column at % stride. */
+static inline float weight_i4(const struct weight_view *w, size_t at)
+{
+    int code = ((const uint8_t *)w->data)[at / 2] >> at % 2 * 4 & 15;
+    float weight = (float)(code - 8) * group_scale(w, at / 32);
+    return w->rounded ? round_to_bf16(weight) : weight;
+}
+
 /* Rounds x to BF16 as kernel `narrow` does (kernels.h). It has no branch, so that compilers can vectorise loops that
  * call it. */
 static inline uint16_t f32_to_bf16_x(float f)
@@ -101,6 +125,10 @@ static inline void decode_weights(float *out, const struct weight_view *w, size_
     case WEIGHT_F8_E4M3:
         for (size_t k = 0; k < count; k++)
             out[k] = e4m3_to_f32(((const uint8_t *)w->data)[at + k]) * weight_scale(w, i, j + k);
+        break;
+    case WEIGHT_I4:
+        for (size_t k = 0; k < count; k++)
+            out[k] = weight_i4(w, at + k);
         break;
     default:
         decode_quantised(out, w, i, j, count);

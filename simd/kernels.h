@@ -27,7 +27,7 @@
  * Rule 4 defines fma_rows: y[c] starts at +0, and y[c] = fma(x[n], w[n,c], y[c]) for n ascending. Each c has one sum.
  *
  * Weights are converted to f32 first. F32, F16 and BF16 are exact; F8_E4M3 is fl32(e4m3(code) * scale), with one
- * rounding.
+ * rounding; I4 is fl32((code - 8) * scale), which is exact unless it overflows.
  *
  * Rule 2 defines the dot product for quantised weights. x is quantised too, in groups of 32 (struct quantised_group). A
  * weight is an integer q_w; each group of 32 weights has a scale sw and, in some types, a minimum mw
@@ -57,7 +57,7 @@
 #define QUANTISED_GROUP 32 /* numbers of x that share a scale */
 
 enum weight_type {
-    WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_F8_E4M3,
+    WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_F8_E4M3, WEIGHT_I4,
     WEIGHT_TYPES, /* the number of types that follow rule 1; the types below are quantised and follow rule 2 */
     WEIGHT_Q8_0 = WEIGHT_TYPES, WEIGHT_Q4_0, WEIGHT_Q5_0, WEIGHT_Q5_1, WEIGHT_Q4_K, WEIGHT_Q5_K, WEIGHT_Q6_K,
     WEIGHT_ALL_TYPES, /* the number of types that files can have */
@@ -74,6 +74,9 @@ static inline int weight_is_quantised(enum weight_type type) { return type >= WE
  * is data[i*stride+j] * scale[(i + scale_row)/block_rows * scale_stride + (j + scale_col)/block_cols]. This view begins
  * at row scale_row and column scale_col of the stored tensor. block_cols and scale_col are multiples of 32.
  *
+ * An I4 matrix has codes of 4 bits. Byte b of a row has the code of column 2b in its low half, and the code of column 2b+1 in its
+ * high half. There is one scale for each 32 weights of a row. `stride` is a multiple of 32.
+ *
  * The rows of a quantised matrix consist of GGUF blocks (quantised.h); `cols` and `stride` are then multiples of the
  * number of weights in a block. Q8_0 and Q4_0 matrices may consist of panels instead. */
 struct weight_view {
@@ -82,6 +85,8 @@ struct weight_view {
     size_t rows, cols, stride; /* stride: elements from one row to the next */
     const float *scale;        /* F8_E4M3 only, else NULL */
     size_t scale_stride, scale_row, scale_col, block_rows, block_cols;
+    const void *group_scale;   /* I4 only: BF16 numbers, stride/32 for each row of this view; need not be aligned */
+    int rounded;               /* I4 only: nonzero if weights are rounded to BF16, to nearest, ties to even */
     int packed;                /* F32 only: rows are in packed order, padded with +0 (as the rows of the KV cache are) */
     int panels;                /* Q8_0 and Q4_0 only: nonzero if the member `data` is the address of panels (quantised.h), which are 64-byte aligned */
     size_t panel_row;          /* used if `panels` is nonzero: row 0 of this view is row panel_row of the panels */
@@ -135,7 +140,7 @@ struct kernels {
     void (*matmul[WEIGHT_TYPES])(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                                  const float *x, size_t ldx, size_t T, void *scratch);
 
-    /* Does what matmul does, for BF16 weights in precision bf16. x holds BF16 numbers in natural order, as `narrow`
+    /* Does what matmul does, for BF16 and I4 weights in precision bf16. x holds BF16 numbers in natural order, as `narrow`
      * writes them, and ldx counts these numbers. If learns_magnitudes is nonzero and *w->magnitudes is
      * MAGNITUDES_UNKNOWN, the function looks for a nonzero weight smaller than 2^-56 in magnitude in rows [n0, n1).
      * If it finds such a weight, it sets *w->magnitudes to MAGNITUDES_TINY. If the value is still MAGNITUDES_UNKNOWN

@@ -240,10 +240,32 @@ static void pack(float *packed, const float *x, size_t K)
     }
 }
 
+/* The low halves of the bytes are the even elements, the high halves the odd ones. The compiler vectorises the loops. */
+static void decode_i4(float *restrict out, const unsigned char *restrict codes, const unsigned char *restrict scales, size_t groups,
+                      int rounded, int packed)
+{
+    for (size_t g = 0; g < groups; g++, out += DOT_CHUNK, codes += DOT_CHUNK / 2) {
+        float odd[16], even[16], d = bf16_to_f32((uint16_t)(scales[2 * g] | scales[2 * g + 1] << 8));
+        __builtin_prefetch(codes + DOT_BLOCK / 2); /* this row in the next block */
+        for (size_t l = 0; l < 16; l++) {
+            odd[l] = (float)((codes[l] >> 4) - 8) * d;
+            even[l] = (float)((codes[l] & 15) - 8) * d;
+        }
+        for (size_t l = 0; rounded && l < 16; l++) {
+            odd[l] = round_to_bf16(odd[l]);
+            even[l] = round_to_bf16(even[l]);
+        }
+        for (size_t l = 0; l < 16; l++) {
+            out[packed ? l : 2 * l + 1] = odd[l];
+            out[packed ? 16 + l : 2 * l] = even[l];
+        }
+    }
+}
+
 static void decode_cache_q8(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows, size_t groups)
 {
     decode_groups(out, ld, blocks, pitch, rows, groups);
 }
 
 const struct vector_loops loops_neon = {.tokens = TOKENS, .parts_from = 3, .tile = tile, .strip_tokens = 6, .strip = neon_strip,
-                                        .decode = decode, .decode_cache_q8 = decode_cache_q8, .pack = pack};
+                                        .decode = decode, .decode_i4 = decode_i4, .decode_cache_q8 = decode_cache_q8, .pack = pack};

@@ -50,10 +50,32 @@ static void decode_codes(const struct vector_loops *v, float *out, enum weight_t
         memcpy(out + whole, decoded, tail * sizeof *out);
 }
 
+/* j is a multiple of 32. A group that is cut short is decoded from a copy. */
+static void decode_groups_of_i4(const struct vector_loops *v, float *out, const struct weight_view *w, size_t i, size_t j, size_t n, int packed)
+{
+    size_t at = i * w->stride + j, tail = n % DOT_CHUNK, whole = n - tail;
+    const unsigned char *codes = (const unsigned char *)w->data + at / 2, *scales = (const unsigned char *)w->group_scale + at / DOT_CHUNK * 2;
+    unsigned char cut[DOT_CHUNK / 2] = {0};
+    float decoded[DOT_CHUNK];
+    v->decode_i4(out, codes, scales, whole / DOT_CHUNK, w->rounded, packed);
+    if (!tail)
+        return;
+    memcpy(cut, codes + whole / 2, (tail + 1) / 2);
+    v->decode_i4(decoded, cut, scales + whole / DOT_CHUNK * 2, 1, w->rounded, 0);
+    if (packed)
+        v->pack(out + whole, decoded, tail);
+    else
+        memcpy(out + whole, decoded, tail * sizeof *out);
+}
+
 /* A run of F8 weights shares one scale. */
 void tiled_decode(const struct vector_loops *v, float *out, const struct weight_view *w, size_t i, size_t j, size_t n,
                   int packed)
 {
+    if (w->type == WEIGHT_I4) {
+        decode_groups_of_i4(v, out, w, i, j, n, packed);
+        return;
+    }
     if (w->type != WEIGHT_F8_E4M3) {
         decode_codes(v, out, w->type, weight_at(w, i, j), n, 1.0f, packed);
         return;
@@ -268,7 +290,7 @@ static void multiply_block(const struct product *p, size_t n, size_t rows, size_
 static void multiply(struct product *p, size_t n0, size_t n1, size_t T)
 {
     const struct weight_view *w = p->w;
-    int whole = w->cols % DOT_CHUNK == 0, rare = w->type == WEIGHT_F16 || w->type == WEIGHT_F8_E4M3;
+    int whole = w->cols % DOT_CHUNK == 0, rare = w->type == WEIGHT_F16 || w->type == WEIGHT_F8_E4M3 || w->type == WEIGHT_I4;
     p->many = T > FEW_TOKENS;
     p->decoded = !w->packed && (rare || !whole || (w->type == WEIGHT_F32 && p->many));
     if (w->cols == 0) {

@@ -6,8 +6,8 @@
  * vector_loops). tiles.c cuts matrices into tiles, and strips.c into strips.
  *
  * Tile functions handle whole chunks only, and strip functions whole strips only. If K ends inside a chunk, or if
- * fewer than HALF_STRIP columns are left, the weights are first decoded to f32 and padded with +0. F16 and F8 weights are always
- * decoded to f32 first. If fewer than TILE_ROWS rows are left, tiles.c repeats one of them in
+ * fewer than HALF_STRIP columns are left, the weights are first decoded to f32 and padded with +0. F16, F8 and I4 weights are
+ * always decoded to f32 first. If fewer than TILE_ROWS rows are left, tiles.c repeats one of them in
  * the tile and discards the extra sums. */
 #ifndef VB_TILES_H
 #define VB_TILES_H
@@ -76,6 +76,8 @@ struct vector_loops {
     /* Decodes whole chunks of 32 weights (F16, BF16 or F8_E4M3) to f32, in natural order, or in packed order if
      * `packed` is nonzero. `scale` multiplies F8_E4M3 weights and is ignored for the other types. */
     void (*decode)(float *out, enum weight_type type, const void *codes, size_t chunks, float scale, int packed);
+    /* Decodes whole groups of 32 weights of type I4. `scales` has a BF16 number for each group. `rounded`: struct weight_view. */
+    void (*decode_i4)(float *out, const unsigned char *codes, const unsigned char *scales, size_t groups, int rounded, int packed);
     /* Decodes groups of type CACHE_Q8 to f32, in natural order: `groups` groups of each of `rows` rows. Rows begin `pitch`
      * bytes apart at `blocks`, and ld floats apart at `out`. */
     void (*decode_cache_q8)(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows, size_t groups);

@@ -29,6 +29,8 @@ static void print_config(const json_t *model)
     if (fp8)
         printf("  %-34s %dx%d\n", "fp8 weight_block_size", (int)json_integer_value(json_array_get(fp8, 0)),
                (int)json_integer_value(json_array_get(fp8, 1)));
+    if (json_object_get(c, "int4_group_size"))
+        printf("  %-34s %lld\n", "int4 group_size", integer(c, "int4_group_size"));
     if (flag(c, "no_groups"))
         printf("  %-34s the file %s\n", "groups", CLI_NO_GROUPS);
     printf("  %-34s", "end tokens");

@@ -69,6 +69,25 @@ static int add_experts(const struct renaming *r, const struct tensor *t, const c
     return rc;
 }
 
+/* Codes of 4 bits that compressed-tensors packs into 32-bit words. */
+static int is_packed(const struct tensor *t)
+{
+    static const char end[] = ".weight_packed";
+    size_t n = strlen(t->name), m = sizeof end - 1;
+    return n > m && !strcmp(t->name + n - m, end) && t->ndim == 2 && !strcmp(t->dtype_name, "I32") && t->shape[1] <= INT64_MAX / 8;
+}
+
+static int add_packed(const struct renaming *r, const struct tensor *t, const char *name)
+{
+    struct tensor codes = *t;
+    char short_name[TENSOR_MAX_NAME + 16];
+    snprintf(short_name, sizeof short_name, "%.*s", (int)(strlen(name) - strlen("_packed")), name);
+    codes.dtype = DTYPE_I4;
+    strcpy(codes.dtype_name, "I4");
+    codes.shape[1] *= 8;
+    return add(r, &codes, short_name);
+}
+
 /* Adds a tensor whose name has the usual prefix. */
 static int add_named(const struct renaming *r, const struct tensor *t, const char *name)
 {
@@ -76,6 +95,8 @@ static int add_named(const struct renaming *r, const struct tensor *t, const cha
     static const struct {
         const char *there, *here;
     } suffixes[] = {{"", ".weight"}, {"_scale_inv", ".weight_scale_inv"}, {"_activation_scale", ".activation_scale"}};
+    if (is_packed(t))
+        return add_packed(r, t, name);
     for (int both = 1; both >= 0; both--) {
         const char *part = parts[!both], *at = strstr(name, part);
         char stem[TENSOR_MAX_NAME + 1];
@@ -93,7 +114,7 @@ static int needs_renaming(const struct tensor *t)
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
         if (starts_with(t->name, prefixes[i].there))
             return 1;
-    return t->ndim == 0 || strstr(t->name, ".mlp.experts.gate_up_proj") || strstr(t->name, ".mlp.experts.down_proj");
+    return t->ndim == 0 || is_packed(t) || strstr(t->name, ".mlp.experts.gate_up_proj") || strstr(t->name, ".mlp.experts.down_proj");
 }
 
 int checkpoint_rename(struct checkpoint *c, vb_error *err)

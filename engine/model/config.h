@@ -86,6 +86,9 @@ struct config {
     int fp8_block_rows, fp8_block_cols;   /* weight_block_size: rows and columns that share a scale; 0 without fp8, and if
                                              all weights of a matrix share one */
 
+    int int4;                             /* 1: quantization_config.quant_method is compressed-tensors, with codes of 4 bits and
+                                             a scale for each 32 of a row */
+
     int bos_token_id;                     /* id of the BOS token, or -1; this id and the EOS ids may lie outside the vocabulary */
     int eos_token_ids[CONFIG_MAX_EOS], num_eos; /* from generation_config.json if it has eos_token_id, else from config.json */
 

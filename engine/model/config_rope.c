@@ -158,6 +158,47 @@ int config_read_rope(const struct config_reader *r)
     return type && !strcmp(json_string_value(type), "yarn") ? read_yarn(r, rope, inside) : VB_OK;
 }
 
+/* Checks that the key is the number, the boolean or the string `wanted`. */
+static int must_equal(const struct config_reader *r, const char *inside, const json_t *object, const char *key, json_t *wanted)
+{
+    char shown[JSON_SHOWN];
+    const json_t *value = json_object_get(object, key);
+    int rc = json_equal(value, wanted) ? VB_OK : config_unsupported(r, inside, key, value, json_show(wanted, shown));
+    json_decref(wanted);
+    return rc;
+}
+
+/* Reads the quantization_config of compressed-tensors: one group of matrices, whose weights are packed codes of 4 bits with one
+ * scale for each 32. `targets` and `ignore` are not read: matrices whose codes are in the checkpoint are quantised. */
+static int read_compressed_tensors(const struct config_reader *r, const json_t *q)
+{
+    static const char groups_key[] = "quantization_config.config_groups", group_key[] = "quantization_config.config_groups.group_0",
+                      inside[] = "quantization_config.config_groups.group_0.weights";
+    static const char *const unused[] = {"input_activations", "output_activations"}, *const kv = "kv_cache_scheme";
+    const json_t *groups = json_object_get(q, "config_groups"), *group = json_object_get(groups, "group_0"), *weights;
+    int rc;
+    if ((rc = config_must_be(r, "quantization_config", q, "format", "pack-quantized", 1)))
+        return rc;
+    if (config_switched_on(json_object_get(q, kv)))
+        return config_unsupported(r, "quantization_config", kv, json_object_get(q, kv), "null");
+    if (json_object_size(groups) != 1 || !json_is_object(group))
+        return config_unsupported(r, NULL, groups_key, groups, "one object group_0");
+    for (size_t i = 0; i < sizeof unused / sizeof *unused; i++)
+        if (config_switched_on(json_object_get(group, unused[i])))
+            return config_unsupported(r, group_key, unused[i], json_object_get(group, unused[i]), "null");
+    weights = json_object_get(group, "weights");
+    if ((rc = must_equal(r, inside, weights, "num_bits", json_integer(4))) ||
+        (rc = must_equal(r, inside, weights, "group_size", json_integer(32))) ||
+        (rc = config_must_be(r, inside, weights, "strategy", "group", 1)) ||
+        (rc = config_must_be(r, inside, weights, "type", "int", 1)) ||
+        (rc = must_equal(r, inside, weights, "symmetric", json_true())))
+        return rc;
+    if (config_switched_on(json_object_get(weights, "actorder")))
+        return config_unsupported(r, inside, "actorder", json_object_get(weights, "actorder"), "null");
+    r->c->int4 = 1;
+    return VB_OK;
+}
+
 /* Reads quantization_config. The weights are e4m3 with one scale for each block (DeepSeek), or, if weight_block_size is null, with
  * one scale for each matrix (Mistral). Missing keys have the defaults of FineGrainedFP8Config. With activation_scheme static, the
  * checkpoint also has scales of activations, which are not used: activations are not quantised here. */
@@ -169,9 +210,11 @@ int config_read_quantization(const struct config_reader *r)
         return VB_OK;
     if (!json_is_object(q))
         return config_bad(r, NULL, inside, q, "an object");
-    const json_t *block = json_object_get(q, "weight_block_size");
+    const json_t *block = json_object_get(q, "weight_block_size"), *method = json_object_get(q, "quant_method");
     double rows = 128, cols = 128;
     int rc;
+    if (json_is_string(method) && !strcmp(json_string_value(method), "compressed-tensors"))
+        return read_compressed_tensors(r, q);
     if ((rc = config_must_be(r, inside, q, "quant_method", "fp8", 1)) ||
         (rc = config_must_be(r, inside, q, "fmt", "e4m3", 0)))
         return rc;

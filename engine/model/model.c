@@ -96,8 +96,47 @@ static int bind_scale(struct binder *b, struct weight_view *w, const char *part,
     return VB_OK;
 }
 
-_Static_assert((int)DTYPE_F8_E4M3 == WEIGHT_F8_E4M3 && (int)DTYPE_Q8_0 == WEIGHT_Q8_0 && (int)DTYPE_Q6_K == WEIGHT_Q6_K &&
-               (int)DTYPE_OTHER == WEIGHT_ALL_TYPES, "both lists are in one order");
+/* Checks weight_shape [rows, cols], which repeats the shape of the matrix whose codes are packed. */
+static int check_packed_shape(struct binder *b, const struct weight_view *w, const char *part)
+{
+    const struct tensor *t;
+    int64_t shape[2];
+    int32_t narrow[2];
+    int rc = take(b, &t, part, ".weight_shape", 1, 2, 0), wide = !rc && !strcmp(t->dtype_name, "I64");
+    if (rc || (!wide && strcmp(t->dtype_name, "I32")))
+        return rc ? rc : vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted I32 or I64", t->file, t->name, t->dtype_name);
+    if (!t->data) /* the checkpoint has no weights (checkpoint_from_list) */
+        return VB_OK;
+    memcpy(wide ? (void *)shape : narrow, t->data, wide ? sizeof shape : sizeof narrow);
+    for (int d = 0; !wide && d < 2; d++)
+        shape[d] = narrow[d];
+    if (shape[0] == (int64_t)w->rows && shape[1] == (int64_t)w->cols)
+        return VB_OK;
+    return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is [%lld,%lld], the packed matrix is [%zu,%zu]", t->file, t->name, (long long)shape[0],
+                   (long long)shape[1], w->rows, w->cols);
+}
+
+/* Takes the scales of a matrix of packed codes. They stay in the file, because they are an eighth of the matrix. */
+static int bind_groups(struct binder *b, struct weight_view *w, const char *part, const char *file)
+{
+    const struct tensor *t;
+    if (!b->c->int4)
+        return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s%s has weight_packed, config.json has no quantization_config for it", file,
+                       b->prefix, part);
+    if (w->cols % DOT_CHUNK)
+        return vb_fail(b->err, VB_UNSUPPORTED, "%s: %s%s has weight_packed with %zu columns, wanted a multiple of 32", file, b->prefix,
+                       part, w->cols);
+    int rc = take(b, &t, part, ".weight_scale", 2, w->rows, w->cols / DOT_CHUNK);
+    if (rc)
+        return rc;
+    if (t->dtype != DTYPE_BF16)
+        return vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is %s, wanted BF16", t->file, t->name, t->dtype_name);
+    w->group_scale = t->data;
+    return check_packed_shape(b, w, part);
+}
+
+_Static_assert((int)DTYPE_F8_E4M3 == WEIGHT_F8_E4M3 && (int)DTYPE_I4 == WEIGHT_I4 && (int)DTYPE_Q8_0 == WEIGHT_Q8_0 &&
+               (int)DTYPE_Q6_K == WEIGHT_Q6_K && (int)DTYPE_OTHER == WEIGHT_ALL_TYPES, "both lists are in one order");
 
 static int weight_type(const struct tensor *t, enum weight_type *type)
 {
@@ -118,6 +157,8 @@ static int bind_matrix(struct binder *b, struct weight_view *w, const struct ten
         return vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is %s, wanted F32, F16, BF16 or F8_E4M3", t->file, t->name,
                        t->dtype_name);
     *w = (struct weight_view){.type = type, .data = t->data, .rows = rows, .cols = cols, .stride = cols};
+    if (type == WEIGHT_I4)
+        return bind_groups(b, w, part, t->file);
     return type == WEIGHT_F8_E4M3 ? bind_scale(b, w, part, t->file) : VB_OK;
 }
 

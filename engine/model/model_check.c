@@ -24,7 +24,7 @@ static int item_of(const struct tensor *t, struct item *item)
         [DTYPE_Q5_0] = {0, 0, 0, NONE}, [DTYPE_Q5_1] = {0, 0, 0, 2}, [DTYPE_Q4_K] = {0, 0, 0, 2}, [DTYPE_Q5_K] = {0, 0, 0, 2},
         [DTYPE_Q6_K] = {0, 0, 208, NONE},
     };
-    if (t->dtype == DTYPE_OTHER)
+    if (t->dtype == DTYPE_OTHER || t->dtype == DTYPE_I4) /* every code of I4 is a number */
         return 0;
     *item = items[t->dtype];
     if (dtype_is_quantised(t->dtype))

@@ -25,10 +25,12 @@
 static int quantises(const struct binder *b) { return b->c->precision == PRECISION_Q8 || b->c->precision == PRECISION_Q4; }
 
 /* Returns the type in which the model uses a matrix of a linear layer. `cols` is the length of the rows, over which the
- * layer sums. The result is the stored type if no other type was requested or the requested type is not possible. */
+ * layer sums. The result is the stored type if no other type was requested or the requested type is not possible. I4 stays I4 in
+ * precision bf16, because a copy would be four times as large: its weights are rounded each time they are read. */
 static enum weight_type wanted_type(const struct binder *b, enum weight_type type, size_t cols)
 {
-    if (weight_is_quantised(type) || b->c->precision == PRECISION_F32 || (quantises(b) && cols % QUANTISED_GROUP))
+    if (weight_is_quantised(type) || b->c->precision == PRECISION_F32 || (quantises(b) && cols % QUANTISED_GROUP) ||
+        (type == WEIGHT_I4 && b->c->precision == PRECISION_BF16))
         return type;
     return b->c->precision == PRECISION_BF16 ? WEIGHT_BF16 : b->c->precision == PRECISION_Q8 ? WEIGHT_Q8_0 : WEIGHT_Q4_0;
 }
@@ -66,6 +68,7 @@ static int plan_whole(struct binder *b, struct weight_view *w, const struct tens
                               .tensor = t, .head_rows = w->rows};
     if (!w->data) /* the checkpoint has no weights (checkpoint_from_list) */
         return VB_OK;
+    w->rounded = type == WEIGHT_I4 && b->c->precision == PRECISION_BF16;
     if (type == WEIGHT_BF16 && b->c->precision == PRECISION_BF16) {
         w->magnitudes = &b->m->magnitudes[b->m->magnitudes_used++];
         copy.result.magnitudes = w->magnitudes;

@@ -170,9 +170,123 @@ def fp8_with_one_scale_for_each_matrix():
         refused(path, 'quantization_config.activation_scheme "static" is not supported, only dynamic')
 
 
+def packed_int4():
+    """Matrices packed as Kimi-K2.5's experts, wherever rows are multiples of 32: (packed, F32 of the same numbers, config, its
+    quantization_config)"""
+    plain, config, random = read(TINY + "v32"), config_of(TINY + "v32"), 1
+    config.pop("quantization_config")
+    coded, same = {}, {}
+    for name, (dtype, shape, data) in plain.items():
+        if name.endswith("_scale_inv"):
+            continue
+        if dtype != "F8_E4M3":
+            coded[name] = same[name] = [dtype, shape, data]
+            continue
+        rows, cols = shape
+        codes, scales = bytearray(), []
+        for byte in data:  # the FP8 codes are random enough
+            codes.append((byte ^ byte >> 4) & 15)
+        for _ in range(rows * cols // 32 + 1):  # every mantissa, both signs, powers of two from 2^-9 on
+            random = random * 1103515245 + 12345 & 0x7fffffff
+            scales.append((random >> 8 & 0x1ff) + (118 << 7) | random >> 30 << 15)
+        words = bytes(codes[i] | codes[i + 1] << 4 for i in range(0, len(codes), 2))
+        values = [struct.unpack("<f", struct.pack("<I", s << 16))[0] for s in scales]
+        numbers = [(c - 8) * values[i // 32] for i, c in enumerate(codes)]
+        same[name] = ["F32", shape, struct.pack(f"<{len(numbers)}f", *numbers)]
+        if cols % 32:
+            coded[name] = same[name]
+            continue
+        stem = name[:-len(".weight")]
+        coded[stem + ".weight_packed"] = ["I32", [rows, cols // 8], words]
+        coded[stem + ".weight_scale"] = ["BF16", [rows, cols // 32], struct.pack(f"<{len(scales)}H", *scales)[:-2]]
+        wide = random & 1024
+        coded[stem + ".weight_shape"] = ["I64" if wide else "I32", [2], struct.pack("<qq" if wide else "<ii", rows, cols)]
+    weights = {"actorder": None, "block_structure": None, "dynamic": False, "group_size": 32, "num_bits": 4, "observer": "minmax",
+               "observer_kwargs": {}, "strategy": "group", "symmetric": True, "type": "int"}
+    group = {"input_activations": None, "output_activations": None, "targets": ["Linear"], "weights": weights}
+    int4 = {"config_groups": {"group_0": group}, "format": "pack-quantized", "ignore": ["lm_head", "re:.*self_attn.*"],
+            "kv_cache_scheme": None, "quant_method": "compressed-tensors", "quantization_status": "compressed"}
+    return coded, same, config, int4
+
+
+def changed(int4, *keys, value):
+    """int4 with another value at the place that the keys name"""
+    copy = json.loads(json.dumps(int4))
+    place = copy
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    return copy
+
+
+def weights_of_four_bits():
+    coded, same, config, int4 = packed_int4()
+    with tempfile.TemporaryDirectory() as path, tempfile.TemporaryDirectory() as exact:
+        write(exact, same, config)
+        wanted = fingerprints(exact)
+        write(path, coded, dict(config, quantization_config=int4))
+        assert fingerprints(path) == wanted
+        ran = run(path, "inspect", "--check")
+        assert ran.returncode == 0 and "I4" in ran.stdout and "int4 group_size" in ran.stdout, ran.stdout + ran.stderr
+        dumps = []
+        for where in path, exact:
+            ran = run(where, "dump", "--reference", "--tokens", "5,6,7", "--force", "-o", exact + "/dump.safetensors")
+            assert ran.returncode == 0, ran.stderr
+            with open(exact + "/dump.safetensors", "rb") as f:
+                file = f.read()
+            dumps.append(file[8 + struct.unpack("<Q", file[:8])[0]:])  # without the header, which names the model
+        assert dumps[0] == dumps[1]
+        inner = {"language_model." + n: t for n, t in coded.items()}
+        outer = {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "vision_config": {},
+                 "text_config": dict(config, quantization_config=int4)}
+        write(path, inner, outer)
+        assert fingerprints(path) == wanted
+
+        weights = ("config_groups", "group_0", "weights")
+        whole = "quantization_config.config_groups.group_0.weights."
+        for keys, value, sentence in [
+                (("format",), "nvfp4-pack-quantized", 'quantization_config.format "nvfp4-pack-quantized" is not supported, only pack-quantized'),
+                (("kv_cache_scheme",), {"num_bits": 8}, "quantization_config.kv_cache_scheme"),
+                (("config_groups",), {"group_0": {}, "group_1": {}}, "is not supported, only one object group_0"),
+                (("config_groups",), [], "quantization_config.config_groups [] is not supported, only one object group_0"),
+                (("config_groups", "group_0"), {}, whole + "num_bits missing is not supported, only 4"),
+                (("config_groups", "group_0", "input_activations"), {"num_bits": 8}, "group_0.input_activations"),
+                ((*weights, "num_bits"), 8, whole + "num_bits 8 is not supported, only 4"),
+                ((*weights, "group_size"), 128, whole + "group_size 128 is not supported, only 32"),
+                ((*weights, "strategy"), "channel", whole + 'strategy "channel" is not supported, only group'),
+                ((*weights, "type"), "float", whole + 'type "float" is not supported, only int'),
+                ((*weights, "symmetric"), False, whole + "symmetric false is not supported, only true"),
+                ((*weights, "actorder"), "group", whole + 'actorder "group" is not supported, only null')]:
+            write(path, coded, dict(config, quantization_config=changed(int4, *keys, value=value)))
+            refused(path, sentence)
+
+        stem = next(n for n in coded if n.endswith("_packed"))[:-len(".weight_packed")]
+        rows, words = coded[stem + ".weight_packed"][1]
+        scale, shape = coded[stem + ".weight_scale"], coded[stem + ".weight_shape"]
+        for name, tensor, sentence in [
+                (".weight_packed", ["I32", [words, rows], coded[stem + ".weight_packed"][2]], f".weight is [{words},{8 * rows}], config.json says"),
+                (".weight_packed", ["I32", [2 ** 61, 0], b""], f".weight is [{2 ** 61},0], config.json says"),
+                (".weight_packed", ["U8", [rows, 4 * words], coded[stem + ".weight_packed"][2]], ".weight is missing"),
+                (".weight_scale", None, ".weight_scale is missing"),
+                (".weight_scale", ["F16", *scale[1:]], ".weight_scale is F16, wanted BF16"),
+                (".weight_scale", ["BF16", [1, *scale[1]], scale[2]], f".weight_scale is [1,{rows},{words // 4}], config.json says"),
+                (".weight_shape", None, ".weight_shape is missing"),
+                (".weight_shape", ["I32", [2], struct.pack("<ii", rows, words)], f".weight_shape is [{rows},{words}], the packed matrix is"),
+                (".weight_shape", ["F32", [2], bytes(8)], ".weight_shape is F32, wanted I32 or I64"),
+                (".weight", ["BF16", [rows, 8 * words], bytes(16 * rows * words)], ".weight")]:
+            odd = dict(coded)
+            odd.pop(stem + name, None)
+            if tensor:
+                odd[stem + name] = tensor
+            write(path, odd, dict(config, quantization_config=int4))
+            refused(path, sentence)
+        write(path, coded, config)
+        refused(path, "has weight_packed, config.json has no quantization_config for it")
+
+
 def main():
     failed = 0
-    tests = [a_language_model_inside_a_larger_one, fp8_with_one_scale_for_each_matrix]
+    tests = [weights_of_four_bits, a_language_model_inside_a_larger_one, fp8_with_one_scale_for_each_matrix]
     for test in tests:
         try:
             test()

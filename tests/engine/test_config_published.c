@@ -76,6 +76,7 @@ TEST(the_published_models_are_what_their_authors_say)
         {{"DeepSeek-V2.5", "deepseek-ai--DeepSeek-V2.5.transcribed.config.json"}, 60, 0, 1536, 160, 8, 0, 10000, 40, 0.1352337788608801},
         {{"DeepSeek-V2-Lite", "deepseek-ai--DeepSeek-V2-Lite-Chat.transcribed.config.json"}, 27, 0, 0, 64, 1, 0, 10000, 40, 0.1147213867929261},
         {{"Kimi-K2", "moonshotai--Kimi-K2-Instruct.config.json"}, 61, 0, 1536, 384, 1, 1, 50000, 32, 0.1308607999629501},
+        {{"Kimi-K2.5", "moonshotai--Kimi-K2.5.config.json"}, 61, 0, 1536, 384, 1, 0, 50000, 64, 0.1446796258026893},
         {{"Moonlight", "moonshotai--Moonlight-16B-A3B.transcribed.config.json"}, 27, 0, 0, 64, 1, 0, 50000, 1, 0.07216878364870323},
         {{"GLM-4.7-Flash", "zai-org--GLM-4.7-Flash.vllm-test.transcribed.config.json"}, 47, 1, 768, 64, 1, 0, 1e6, 1, 0.0625},
         {{"DeepSeek-V3.2", "deepseek-ai--DeepSeek-V3.2.config.json"}, 61, 1, 1536, 256, 8, 1, 10000, 40, 0.1352337788608801},
@@ -98,6 +99,7 @@ TEST(the_published_models_are_what_their_authors_say)
         assert_int_equal(c.n_routed_experts, models[i].E);
         assert_int_equal(c.n_group, models[i].groups);
         assert_int_equal(c.fp8, models[i].fp8);
+        assert_int_equal(c.int4, !strcmp(models[i].of.stand_in, "Kimi-K2.5"));
         assert_true(c.rope_theta == models[i].theta && c.rope_factor == models[i].yarn_factor);
         assert_int_equal(c.rope_yarn, models[i].yarn_factor > 1);
         assert_true(fabs(config_attention_scale_f64(&c) / models[i].scale - 1.0) < 1e-11);
@@ -162,8 +164,6 @@ TEST(other_architectures_are_refused_in_one_sentence)
          "sparse attention and hyper-connections of DeepSeek-V4 are not computed here"},
         {{"DeepSeek-V4", "deepseek-ai--DeepSeek-V4-Pro.config.json"}, "architecture DeepseekV4ForCausalLM is not supported: the compressed "
          "sparse attention and hyper-connections of DeepSeek-V4 are not computed here"},
-        {{"Kimi-K2.5", "moonshotai--Kimi-K2.5.config.json"}, "quantization_config.quant_method \"compressed-tensors\" is not "
-         "supported, only fp8"},
     };
     static const struct published unnamed[] = {
         {"DeepSeek's script", "deepseek-reference-inference.config_16B.json"},

@@ -6,10 +6,28 @@
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 
+/* The same of packed codes: any codes, and scales that are `kind`. Bytes of columns beyond the last are unreadable. */
+static struct weight_view random_i4_view(size_t rows, size_t cols, enum kind kind)
+{
+    struct weight_view w = {.type = WEIGHT_I4, .rows = rows, .cols = cols, .rounded = (int)below(2)};
+    w.stride = packed_length(cols) + below(2) * 32;
+    size_t bytes = rows ? ((rows - 1) * w.stride + cols + 1) / 2 : 0, scales = rows ? ((rows - 1) * w.stride + cols + 31) / 32 : 0;
+    unsigned char *codes = ending_at_a_page(SLOT_W, bytes, below(2) ? below(8) : 0);
+    uint16_t *scale = ending_at_a_page(SLOT_SCALE, scales * sizeof *scale, below(2));
+    for (size_t i = 0; i < bytes; i++)
+        codes[i] = (unsigned char)(kind == ZEROS ? 0x88 : below(256));
+    random_numbers(scale, WEIGHT_BF16, kind, scales);
+    w.data = codes;
+    w.group_scale = scale;
+    return w;
+}
+
 /* A random view of rows x cols: odd addresses, rows apart, F8 scales of a tensor in whose middle the view lies. The last
  * weight, and the last scale, end at an unreadable page (or, for odd addresses, a few bytes before one). */
 static struct weight_view random_view(enum weight_type type, size_t rows, size_t cols, enum kind kind)
 {
+    if (type == WEIGHT_I4)
+        return random_i4_view(rows, cols, kind);
     size_t size = type_size(type);
     struct weight_view w = {.type = type, .rows = rows, .cols = cols, .stride = cols + (below(2) ? below(40) : 0)};
     size_t numbers = rows ? (rows - 1) * w.stride + cols : 0;
@@ -147,6 +165,24 @@ static void check_fma_rows(enum weight_type type, size_t rows, size_t cols, size
     }
 }
 
+/* Weights of 4 bits times narrow vectors, rounded to BF16 or not. */
+static void check_i4_narrow(size_t K, size_t rows, size_t T, enum kind kind)
+{
+    size_t ldx = packed_length(K);
+    struct weight_view w = random_i4_view(rows, K, kind);
+    uint16_t *x = ending_at_a_page(SLOT_X, T * ldx * sizeof *x, 0);
+    float *want = ending_at_a_page(SLOT_WANT, T * rows * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, T * rows * sizeof *got, 0);
+    char what[80];
+    random_numbers(x, WEIGHT_BF16, UNIFORM, T * ldx);
+    snprintf(what, sizeof what, "i4 K=%zu rows=%zu T=%zu rounded=%d", K, rows, T, w.rounded);
+    kernels_scalar.matmul_bf16(want, rows, &w, 0, rows, x, ldx, T, kernel_scratch());
+    for (const struct kernels *k = next_table(NULL); k; k = next_table(k)) {
+        about_to_run(MATMUL_NARROW, k, what);
+        k->matmul_bf16(got, rows, &w, 0, rows, x, ldx, T, kernel_scratch());
+        same_bits(MATMUL_NARROW, k, what, got, want, T * rows);
+    }
+}
+
 void check_matrix_kernels(void)
 {
     /* K, rows, T: ends of blocks, of panels of rows, of groups of tokens */
@@ -155,6 +191,8 @@ void check_matrix_kernels(void)
         {7168, 4, 2},  {7999, 3, 1},   {64, 150, 17},  {96, 133, 13},  {33, 131, 29},   {32, 7, 130},  {40, 34, 255},
         {1056, 17, 14}, {1100, 21, 13}, {512, 128, 12}, {2080, 37, 19}, {1024, 129, 64}, {256, 1, 512}, {1, 300, 260},
     };
+    for (size_t K = 1; wanted(MATMUL_NARROW) && K < 2200; K += 1 + below(quick ? 400 : 90))
+        check_i4_narrow(K, 1 + below(9), 1 + below(16), (enum kind)below(KINDS));
     for (int type = 0; type < WEIGHT_TYPES; type++) {
         enum weight_type t = (enum weight_type)type;
         for (size_t K = 0; K <= 300; K++)

@@ -11,7 +11,7 @@
 
 const size_t some_rows[4] = {1, 2, 7, 64};
 const int some_threads[3] = {1, 2, 3};
-const char *const type_names[WEIGHT_TYPES] = {"f32", "f16", "bf16", "f8_e4m3"};
+const char *const type_names[WEIGHT_TYPES] = {"f32", "f16", "bf16", "f8_e4m3", "i4"};
 
 int in_bf16;
 char case_name[256];
@@ -231,9 +231,34 @@ static float store_weight(enum weight_type type, unsigned char *at, float scale,
     }
 }
 
+/* Rows of codes of 4 bits, a group longer than they need to be. */
+static struct matrix random_i4_matrix(size_t rows, size_t cols, uint64_t *seed)
+{
+    size_t stride = packed_length(cols) + 32, count = rows * stride;
+    unsigned char *codes = guarded(count / 2 + 1);
+    uint16_t *scale = guarded(count / 32 * sizeof *scale + 1);
+    struct matrix m = {.view = {.type = WEIGHT_I4, .data = codes, .group_scale = scale, .rows = rows, .cols = cols, .stride = stride}};
+    m.value = guarded_floats(rows * cols);
+    for (size_t i = 0; i < count; i++)
+        codes[i / 2] = (unsigned char)(i % 2 ? codes[i / 2] | (next_random(seed) & 15) << 4 : next_random(seed) & 15);
+    for (size_t i = 0; i < count / 32; i++)
+        scale[i] = (uint16_t)(bits_of(0.125f * random_float(seed)) >> 16);
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < cols; j++) {
+            uint32_t at = (uint32_t)(i * stride + j), bits = (uint32_t)scale[at / 32] << 16, word;
+            float f;
+            memcpy(&f, &bits, sizeof f);
+            memcpy(&word, codes + at / 8 * 4, sizeof word);
+            m.value[i * cols + j] = (float)(((double)(word >> at % 8 * 4 & 15) - 8) * (double)f);
+        }
+    return m;
+}
+
 struct matrix random_matrix(enum weight_type type, size_t rows, size_t cols, uint64_t *seed)
 {
     static const size_t sizes[WEIGHT_TYPES] = {4, 2, 2, 1};
+    if (type == WEIGHT_I4)
+        return random_i4_matrix(rows, cols, seed);
     struct matrix m = {.view = {.type = type, .rows = rows, .cols = cols, .stride = cols + 3}};
     size_t block_rows = 5, block_cols = 64, scale_row = 2, scale_col = 32, size = sizes[type];
     size_t scale_stride = (cols + scale_col + block_cols - 1) / block_cols + 1;
