@@ -35,7 +35,6 @@ struct router {
                                        the largest of these values */
     int grouped;                    /* nonzero unless topk_method is greedy */
     int norm_topk_prob;
-    int scale_softmax;              /* 1: with softmax and norm_topk_prob, weights are multiplied by routed_scaling_factor too */
     float routed_scaling_factor;
     const float *bias;              /* [E] or NULL; it affects which experts are chosen, but not their weights */
     /* The next three members make the router do what other implementations do (engine/model/conventions.h). If all
@@ -45,6 +44,7 @@ struct router {
     const int32_t *const *forced;   /* NULL, or [S]: forced[s] is NULL, or the experts that row s must take, [chosen], in ascending
                                        order */
     int bf16;                       /* 1: weights are rounded to BF16; with sigmoid, s, the sum and s / sum are rounded too */
+    int scale_softmax;              /* 1: with softmax and norm_topk_prob, weights are multiplied by routed_scaling_factor too */
 };
 
 size_t op_router_scratch(const struct router *r);

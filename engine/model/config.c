@@ -79,13 +79,13 @@ static const struct family {
     int has_indexer;    /* 1: sparse attention, whose keys are the last ones of the table */
     int scales_queries; /* 1: llama_4_scaling_beta, and no factor m^2 of attention scores */
 } families[FAMILIES] = {
-    [DEEPSEEK_V2] = {"DeepseekV2ForCausalLM", {"deepseek_v2", NULL}, 2},
-    [DEEPSEEK_V3] = {"DeepseekV3ForCausalLM", {"deepseek_v3", "kimi_k2"}, 1},
-    [GLM4_MOE_LITE] = {"Glm4MoeLiteForCausalLM", {"glm4_moe_lite", NULL}, 1},
-    [DEEPSEEK_V32] = {"DeepseekV32ForCausalLM", {"deepseek_v32", NULL}, 1, .has_indexer = 1},
-    [GLM_MOE_DSA] = {"GlmMoeDsaForCausalLM", {"glm_moe_dsa", NULL}, 1, .has_indexer = 1},
-    [MISTRAL4] = {"Mistral4ForCausalLM", {"mistral4", NULL}, 2, .scales_queries = 1},
-    [YOUTU] = {"YoutuForCausalLM", {"youtu", NULL}, 128001},
+    [DEEPSEEK_V2] = {"DeepseekV2ForCausalLM", {"deepseek_v2", NULL}, 2, 0, 0},
+    [DEEPSEEK_V3] = {"DeepseekV3ForCausalLM", {"deepseek_v3", "kimi_k2"}, 1, 0, 0},
+    [GLM4_MOE_LITE] = {"Glm4MoeLiteForCausalLM", {"glm4_moe_lite", NULL}, 1, 0, 0},
+    [DEEPSEEK_V32] = {"DeepseekV32ForCausalLM", {"deepseek_v32", NULL}, 1, .has_indexer = 1, .scales_queries = 0},
+    [GLM_MOE_DSA] = {"GlmMoeDsaForCausalLM", {"glm_moe_dsa", NULL}, 1, .has_indexer = 1, .scales_queries = 0},
+    [MISTRAL4] = {"Mistral4ForCausalLM", {"mistral4", NULL}, 2, .has_indexer = 0, .scales_queries = 1},
+    [YOUTU] = {"YoutuForCausalLM", {"youtu", NULL}, 128001, 0, 0},
 };
 
 /* Architectures that a user may well try: why not. */
@@ -94,6 +94,12 @@ static const struct {
 } refused_architectures[] = {
     {"DeepseekV4ForCausalLM", "the compressed sparse attention and hyper-connections of DeepSeek-V4 are not computed here"},
     {"LongcatFlashForCausalLM", "the zero experts of LongCat are not computed here"},
+    {"KimiLinearForCausalLM", "the linear attention of Kimi-Linear is not computed here"},
+    {"Qwen3NextForCausalLM", "the linear attention of Qwen3-Next is not computed here"},
+    {"BailingHybridForCausalLM", "the linear attention of Bailing's hybrid models is not computed here"},
+    {"Glm5NextForConditionalGeneration", "the linear attention of GLM-5.3-Flash is not computed here"},
+    {"MistralLarge4ForConditionalGeneration", "the layers without RoPE, and with the cache of another layer, of Mistral Large 4 are not "
+                                              "computed here"},
 };
 
 /* Keys that change what is computed, on architectures whose class may not even know them. */

@@ -156,7 +156,8 @@ TEST(other_architectures_are_refused_in_one_sentence)
         struct published of;
         const char *message;
     } files[] = {
-        {{"Qwen3-Next", "Qwen--Qwen3-Next-80B-A3B-Thinking.config.json"}, "architecture \"Qwen3NextForCausalLM\" "},
+        {{"Qwen3-Next", "Qwen--Qwen3-Next-80B-A3B-Thinking.config.json"}, "architecture Qwen3NextForCausalLM is not "
+         "supported: the linear attention of Qwen3-Next is not computed here"},
         {{"MiMo", "XiaomiMiMo--MiMo-7B-Base.config.json"}, "architecture \"MiMoForCausalLM\" "},
         {{"MiMo-V2", "XiaomiMiMo--MiMo-V2-Flash.config.json"}, "architecture \"MiMoV2FlashForCausalLM\" "},
         {{"GLM-4.7", "zai-org--GLM-4.7-FP8.config.json"}, "architecture \"Glm4MoeForCausalLM\" "},

@@ -16,14 +16,14 @@
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define TINY "golden/tiny/"
 
-struct place {
+struct stored_at {
     const char *name;
     size_t begin;
 };
 
 static int find_place(void *context, const struct safetensors_entry *e, vb_error *err)
 {
-    struct place *p = context;
+    struct stored_at *p = context;
     (void)err;
     if (!strcmp(e->tensor.name, p->name))
         p->begin = e->begin;
@@ -35,7 +35,7 @@ static void patched_v3(char dir[64], const char *name, size_t at, const void *by
 {
     char *config, *weights;
     size_t config_size, size;
-    struct place p = {name, 0};
+    struct stored_at p = {name, 0};
     vb_error err;
     make_dir(dir);
     assert_int_equal(vb_read_file(NULL, TINY "v3/config.json", &config, &config_size, &err), VB_OK);
