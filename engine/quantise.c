@@ -33,7 +33,7 @@ int vb_quantise_open(vb_quantise **out, const vb_model *model, const char *dir, 
 
 void vb_quantise_close(vb_quantise *q) { gguf_plan_close(q); }
 
-int vb_quantise_write(const vb_quantise *q, int fd, const char *name, int32_t threads, vb_progress_or_stop progress,
+int vb_quantise_write(vb_quantise *q, int fd, const char *name, int32_t threads, vb_progress_or_stop progress,
                       void *context, vb_error *err)
 {
     if (threads < 0 || threads > 4096)

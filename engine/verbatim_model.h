@@ -74,7 +74,7 @@ int vb_system_at(size_t i, vb_system *out);
 typedef struct vb_quantise_options {
     const char *type;           /* type of linear layers, experts and output heads: "f32", "bf16", "q8_0" or "q4_0". With Q8_0 and
                                    Q4_0, the length of a row must be a multiple of 32. A matrix whose rows have another length keeps
-                                   its stored type, except that FP8 becomes F32 */
+                                   its stored type, except that FP8 and INT4 become F32 */
     const char *embedding_type; /* NULL or "as-stored": the stored type; else "f32", "bf16", "q8_0" or "q4_0" */
     const char *head_type;      /* type of output heads. NULL: the same as `type`; "as-stored": the stored type; else "f32", "bf16",
                                    "q8_0" or "q4_0" */
@@ -96,7 +96,7 @@ typedef int (*vb_progress_or_stop)(void *context, size_t done, size_t total);
  * Returns VB_BAD_CHECKPOINT if a weight is not finite or is too large for its new type; the message names the file, the
  * tensor and the index. Returns VB_IO if the file cannot be written. The caller closes `fd`. After an error, the caller
  * deletes the incomplete file. */
-int vb_quantise_write(const vb_quantise *plan, int fd, const char *name, int32_t threads, vb_progress_or_stop progress,
+int vb_quantise_write(vb_quantise *plan, int fd, const char *name, int32_t threads, vb_progress_or_stop progress,
                       void *context, vb_error *err);
 
 size_t vb_quantise_bytes(const vb_quantise *plan);           /* size of the whole file */

@@ -110,6 +110,15 @@ int op_quantise_q4_0(void *blocks, const float *w, size_t K)
     return each_block(blocks, QUANTISE_Q4_0_BYTES, w, K, block_q4_0);
 }
 
+void op_reorder_i4(unsigned char *codes, const unsigned char *i4)
+{
+    for (size_t l = 0; l < 16; l += 2) {
+        unsigned low = i4[l / 2], high = i4[8 + l / 2];
+        codes[l] = (unsigned char)((low & 15) | (high & 15) << 4);
+        codes[l + 1] = (unsigned char)(low >> 4 | (high & 0xf0));
+    }
+}
+
 void op_store_f16(void *numbers, const float *w, size_t K)
 {
     for (size_t i = 0; i < K; i++) {

@@ -220,7 +220,8 @@ static void matrix_row(const struct reference_run *run, const struct matrix *w, 
         return;
     }
     ref_row(w, i, out);
-    round_weights(run, out, w->cols);
+    if (w->tensor->dtype != DTYPE_I4 || !quantises(run)) /* packed codes are multiplied as they are */
+        round_weights(run, out, w->cols);
 }
 
 void ref_weights(struct reference_run *run, const struct matrix *w, int i) { matrix_row(run, w, i, run->row); }

@@ -54,7 +54,7 @@ struct avx2_taker {
 /* so many products of a code and x have room in 16 bits, twice */
 ALWAYS_INLINE int room_for(enum weight_type type)
 {
-    return type == WEIGHT_Q8_0 ? 1 : type == WEIGHT_Q6_K ? 2 : type == WEIGHT_Q4_0 || type == WEIGHT_Q4_K ? 8 : 4;
+    return type == WEIGHT_Q8_0 ? 1 : type == WEIGHT_Q6_K ? 2 : is_q4(type) || type == WEIGHT_Q4_K ? 8 : 4;
 }
 
 /* s + the products of elements 4j..4(j + count) */
@@ -98,7 +98,7 @@ ALWAYS_INLINE void take(struct avx2_taker *to, size_t g, enum weight_type type, 
         const int halves = has_halves(type) ? 2 : 1;
         UNROLL
         for (int half = 0; half < halves; half++) {
-            int32_t less = type == WEIGHT_Q4_0   ? x->offset8
+            int32_t less = is_q4(type)           ? x->offset8
                            : type == WEIGHT_Q5_0 ? 2 * x->offset8
                            : type == WEIGHT_Q6_K ? to->less[t][g][half]
                                                  : 0;

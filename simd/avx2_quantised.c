@@ -136,21 +136,25 @@ ALWAYS_INLINE void add_scaled(float (*sums)[PANEL_ROWS], int T, integers s, cons
     }
 }
 
-/* One group of a panel: scales as f16 and codes. sums[t] are rows' sums so far. */
+/* One group of a panel: scales and codes. sums[t] are rows' sums so far. */
 ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], const unsigned char *w, size_t g,
                                   const struct ready *x, size_t ahead)
 {
-    const enum weight_type type = kind == PANEL_Q4_0 ? WEIGHT_Q4_0 : WEIGHT_Q8_0;
+    const enum weight_type type = panel_has_4_bits(kind) ? WEIGHT_Q4_0 : WEIGHT_Q8_0; /* as they are laid out */
     const unsigned char *codes = panel_codes(w, type, g), *scales = panel_scales(w, type, g);
     integers s;
     __m256 scale[2];
     if (g % 2 == 0)
         prefetch(scales + ahead, T);
-    if (kind == PANEL_Q4_0)
+    if (panel_has_4_bits(kind))
         add_nibbles(s, T, codes, x, ahead);
     else
         add_bytes(s, T, codes, x, ahead);
-    FOR_HALVES scale[r] = _mm256_cvtph_ps(_mm_load_si128((const void *)(scales + 16 * r)));
+    FOR_HALVES
+    {
+        __m128i halves = _mm_load_si128((const void *)(scales + 16 * r));
+        scale[r] = kind == PANEL_Q4_BF16 ? widen_bf16(halves) : _mm256_cvtph_ps(halves);
+    }
     add_scaled(sums, T, s, scale, x);
 }
 
@@ -206,7 +210,7 @@ ALWAYS_INLINE void tile_of(enum panel_kind kind, float (*sums)[PANEL_ROWS], size
     memset(sums, 0, P * (size_t)T * sizeof *sums);
     for (size_t g = 0; g < tile->groups; g++, x += T)
         for (size_t p = 0; p < P; p++)
-            if (kind == PANEL_Q8_0 || kind == PANEL_Q4_0)
+            if (kind == PANEL_Q8_0 || panel_has_4_bits(kind))
                 group_of_panel(kind, T, sums + p * (size_t)T, tile->w[p], g, x, tile->prefetch);
             else
                 group_of_open(kind, T, sums + p * (size_t)T, tile->w[p], g, x);
@@ -229,6 +233,7 @@ static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct
     switch (tile->kind) {
     case PANEL_Q8_0: tile_from(PANEL_Q8_0, sums, P, T, tile); break;
     case PANEL_Q4_0: tile_from(PANEL_Q4_0, sums, P, T, tile); break;
+    case PANEL_Q4_BF16: tile_from(PANEL_Q4_BF16, sums, P, T, tile); break;
     case PANEL_OPEN: tile_from(PANEL_OPEN, sums, P, T, tile); break;
     case PANEL_OPEN_HALVES: tile_from(PANEL_OPEN_HALVES, sums, P, T, tile); break;
     default: tile_from(PANEL_OPEN_MINIMUMS, sums, P, T, tile);
@@ -241,7 +246,7 @@ ALWAYS_INLINE void prepare_groups(enum panel_kind kind, struct ready *y, size_t 
         __m256i q = _mm256_loadu_si256((const void *)x->q);
         y->d = x->d;
         y->minus_sum = -(float)x->sum;
-        y->start[0] = kind == PANEL_OPEN_MINIMUMS ? 0 : kind == PANEL_Q4_0 ? x->offset8 : x->offset128;
+        y->start[0] = kind == PANEL_OPEN_MINIMUMS ? 0 : panel_has_4_bits(kind) ? x->offset8 : x->offset128;
         if (kind == PANEL_OPEN_HALVES)
             minus_halves(y->start, x);
         if (kind == PANEL_Q8_0 || kind == PANEL_OPEN) {
@@ -261,6 +266,7 @@ static void prepare(void *ready, size_t T, const struct quantised_tile *tile)
         switch (tile->kind) {
         case PANEL_Q8_0:
         case PANEL_OPEN: prepare_groups(PANEL_OPEN, y, T, x, tile->groups); break;
+        case PANEL_Q4_BF16:
         case PANEL_Q4_0: prepare_groups(PANEL_Q4_0, y, T, x, tile->groups); break;
         case PANEL_OPEN_HALVES: prepare_groups(PANEL_OPEN_HALVES, y, T, x, tile->groups); break;
         default: prepare_groups(PANEL_OPEN_MINIMUMS, y, T, x, tile->groups);

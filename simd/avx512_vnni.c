@@ -67,26 +67,27 @@ ALWAYS_INLINE __m512 add_scaled(__m512 acc, __m512i s, __m512 scale, const struc
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), _mm512_mul_ps(scale, _mm512_set1_ps(x->d)), acc);
 }
 
-/* One group of panels: scales as f16 and codes at w. */
+/* One group of panels: scales, and codes at w. */
 ALWAYS_INLINE void group_of_panels(enum panel_kind kind, floats acc, int P, int T, const unsigned char *const *scales,
                                    const unsigned char *const *codes, const struct quantised_group *const *x, size_t prefetch)
 {
     integers s;
-    FOR_PANELS FOR_ROWS s[p][t] = _mm512_set1_epi32(kind == PANEL_Q4_0 ? x[t]->offset8 : x[t]->offset128);
-    if (kind == PANEL_Q4_0)
+    FOR_PANELS FOR_ROWS s[p][t] = _mm512_set1_epi32(panel_has_4_bits(kind) ? x[t]->offset8 : x[t]->offset128);
+    if (panel_has_4_bits(kind))
         add_nibbles(s, P, T, codes, x, prefetch);
     else
         add_bytes(s, P, T, codes, x, 0, 8, prefetch);
     FOR_PANELS
     {
-        __m512 scale = _mm512_cvtph_ps(_mm256_load_si256((const void *)scales[p]));
+        __m256i halves = _mm256_load_si256((const void *)scales[p]);
+        __m512 scale = kind == PANEL_Q4_BF16 ? widen_bf16(halves) : _mm512_cvtph_ps(halves);
         FOR_ROWS acc[p][t] = add_scaled(acc[p][t], s[p][t], scale, x[t]);
     }
 }
 
 ALWAYS_INLINE void tile_of_panels(enum panel_kind kind, int P, int T, float (*sums)[PANEL_ROWS], const struct quantised_tile *tile)
 {
-    const size_t size = kind == PANEL_Q4_0 ? 256 : 512;
+    const size_t size = panel_has_4_bits(kind) ? 256 : 512;
     const unsigned char *w[TILE_PANELS], *upper[TILE_PANELS], *codes[TILE_PANELS];
     const struct quantised_group *x[TILE_ROWS_OF_X];
     size_t prefetch = tile->prefetch;
@@ -155,7 +156,7 @@ ALWAYS_INLINE void tile_of_open(enum panel_kind kind, int P, int T, float (*sums
 
 ALWAYS_INLINE void tile_of(enum panel_kind kind, int P, int T, float (*sums)[PANEL_ROWS], const struct quantised_tile *tile)
 {
-    if (kind == PANEL_Q8_0 || kind == PANEL_Q4_0)
+    if (kind == PANEL_Q8_0 || panel_has_4_bits(kind))
         tile_of_panels(kind, P, T, sums, tile);
     else
         tile_of_open(kind, P, T, sums, tile);
@@ -187,6 +188,7 @@ static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct
     switch (tile->kind) {
     case PANEL_Q8_0: tile_from(PANEL_Q8_0, sums, P, T, tile); break;
     case PANEL_Q4_0: tile_from(PANEL_Q4_0, sums, P, T, tile); break;
+    case PANEL_Q4_BF16: tile_from(PANEL_Q4_BF16, sums, P, T, tile); break;
     case PANEL_OPEN: tile_from(PANEL_OPEN, sums, P, T, tile); break;
     case PANEL_OPEN_HALVES: tile_from(PANEL_OPEN_HALVES, sums, P, T, tile); break;
     default: tile_from(PANEL_OPEN_MINIMUMS, sums, P, T, tile);

@@ -75,7 +75,7 @@ ALWAYS_INLINE void take(struct avx512_taker *to, size_t g, enum weight_type type
         UNROLL
         for (int half = 0; half < halves; half++) {
             int32_t less = type == WEIGHT_Q8_0   ? x->offset128
-                           : type == WEIGHT_Q4_0 ? x->offset8
+                           : is_q4(type)         ? x->offset8
                            : type == WEIGHT_Q5_0 ? 2 * x->offset8
                            : type == WEIGHT_Q6_K ? to->less[t][g][half]
                                                  : 0;

@@ -62,6 +62,7 @@ enum weight_type {
     WEIGHT_Q8_0 = WEIGHT_TYPES, WEIGHT_Q4_0, WEIGHT_Q5_0, WEIGHT_Q5_1, WEIGHT_Q4_K, WEIGHT_Q5_K, WEIGHT_Q6_K,
     WEIGHT_ALL_TYPES, /* the number of types that files can have */
     WEIGHT_CACHE_Q8 = WEIGHT_ALL_TYPES, /* latents in the KV cache with cache type q8 (quantised.h); follows rule 2 */
+    WEIGHT_Q4_BF16, /* I4 weights in precision q8 or q4 (quantised.h); follows rule 2 */
     WEIGHT_KINDS
 };
 
@@ -78,7 +79,7 @@ static inline int weight_is_quantised(enum weight_type type) { return type >= WE
  * high half. There is one scale for each 32 weights of a row. `stride` is a multiple of 32.
  *
  * The rows of a quantised matrix consist of GGUF blocks (quantised.h); `cols` and `stride` are then multiples of the
- * number of weights in a block. Q8_0 and Q4_0 matrices may consist of panels instead. */
+ * number of weights in a block. Q8_0, Q4_0 and Q4_BF16 matrices may consist of panels instead. */
 struct weight_view {
     enum weight_type type;
     const void *data;
@@ -88,7 +89,7 @@ struct weight_view {
     const void *group_scale;   /* I4 only: BF16 numbers, stride/32 for each row of this view; need not be aligned */
     int rounded;               /* I4 only: nonzero if weights are rounded to BF16, to nearest, ties to even */
     int packed;                /* F32 only: rows are in packed order, padded with +0 (as the rows of the KV cache are) */
-    int panels;                /* Q8_0 and Q4_0 only: nonzero if the member `data` is the address of panels (quantised.h), which are 64-byte aligned */
+    int panels;                /* Q8_0, Q4_0 and Q4_BF16 only: nonzero if the member `data` is the address of panels (quantised.h), which are 64-byte aligned */
     size_t panel_row;          /* used if `panels` is nonzero: row 0 of this view is row panel_row of the panels */
     struct weight_ahead *ahead; /* what is read after this matrix, or NULL; no bit depends on it */
     unsigned char *magnitudes; /* BF16 only: points to a value of enum magnitudes; matmul_bf16 sets the value. May be NULL */

@@ -55,7 +55,7 @@ ALWAYS_INLINE void add_scaled(float (*sums)[PANEL_ROWS], int R, int T, integers 
 ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int R, int T, float (*sums)[PANEL_ROWS], const unsigned char *w, size_t g,
                                   size_t row, const struct quantised_group *const *x, const void *ready, size_t prefetch)
 {
-    const enum weight_type type = kind == PANEL_Q4_0 ? WEIGHT_Q4_0 : WEIGHT_Q8_0;
+    const enum weight_type type = panel_has_4_bits(kind) ? WEIGHT_Q4_0 : WEIGHT_Q8_0; /* as they are laid out */
     const unsigned char *codes = panel_codes(w, type, g), *scales = panel_scales(w, type, g);
     integers s;
     float32x4_t scale[4];
@@ -65,11 +65,15 @@ ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int R, int T, float (*su
         for (size_t i = 0; i < panel_code_bytes(type); i += 64)
             __builtin_prefetch(codes + i + prefetch);
     }
-    if (kind == PANEL_Q4_0)
+    if (panel_has_4_bits(kind))
         multiply_nibbles(s, R, T, codes + 4 * row, x, ready);
     else
         multiply_bytes(s, R, T, codes + 4 * row, x, ready, 0, 8, 0);
-    FOR_QUADS scale[r] = vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(scales + 2 * row + 8 * (size_t)r)));
+    FOR_QUADS
+    {
+        uint8x8_t halves = vld1_u8(scales + 2 * row + 8 * (size_t)r);
+        scale[r] = kind == PANEL_Q4_BF16 ? widen_bf16(vreinterpret_u16_u8(halves)) : vcvt_f32_f16(vreinterpret_f16_u8(halves));
+    }
     add_scaled(sums, R, T, s, scale, x);
 }
 
@@ -111,7 +115,7 @@ ALWAYS_INLINE void tile_of(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS
         for (size_t p = 0; p < P; p++)
             for (size_t row = 0; row < PANEL_ROWS; row += 4 * (size_t)R) {
                 float(*to)[PANEL_ROWS] = (float(*)[PANEL_ROWS])(sums[p * step] + row);
-                if (kind == PANEL_Q8_0 || kind == PANEL_Q4_0)
+                if (kind == PANEL_Q8_0 || panel_has_4_bits(kind))
                     group_of_panel(kind, R, T, to, tile->w[p], g, row, x, ready, tile->prefetch);
                 else
                     group_of_open(kind, R, T, to, tile->w[p], g, row, x, ready);
@@ -140,13 +144,14 @@ typedef void tile_function(float (*sums)[PANEL_ROWS], size_t P, size_t step, con
 #endif
 TILES_OF(panel_q8_0, PANEL_Q8_0)
 TILES_OF(panel_q4_0, PANEL_Q4_0)
+TILES_OF(panel_q4_bf16, PANEL_Q4_BF16)
 TILES_OF(panel_open, PANEL_OPEN)
 TILES_OF(panel_halves, PANEL_OPEN_HALVES)
 TILES_OF(panel_minimums, PANEL_OPEN_MINIMUMS)
 
 static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile)
 {
-    static tile_function *const *const tiles[] = {panel_q8_0, panel_q4_0, panel_open, panel_halves, panel_minimums};
+    static tile_function *const *const tiles[] = {panel_q8_0, panel_q4_0, panel_q4_bf16, panel_open, panel_halves, panel_minimums};
     const size_t most = MOST_INTEGERS / 2;
     for (size_t t = 0, n; t < T; t += n) {
         n = T - t <= most ? T - t : (T - t + 1) / 2;

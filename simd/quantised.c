@@ -3,6 +3,14 @@
 
 #include <assert.h>
 
+/* d of a Q4_BF16 block */
+static float bf16_at(const unsigned char *at)
+{
+    uint16_t bits;
+    memcpy(&bits, at, sizeof bits);
+    return bf16_to_f32(bits);
+}
+
 /* f16 of a file, at any address */
 static float half_at(const unsigned char *at)
 {
@@ -19,6 +27,7 @@ const struct quantised_format *quantised_format(enum weight_type type)
         [WEIGHT_Q4_K - WEIGHT_TYPES] = {"Q4_K", 256, 144, 0, 1}, [WEIGHT_Q5_K - WEIGHT_TYPES] = {"Q5_K", 256, 176, 0, 1},
         [WEIGHT_Q6_K - WEIGHT_TYPES] = {"Q6_K", 256, 210, 1, 0},
         [WEIGHT_CACHE_Q8 - WEIGHT_TYPES] = {"CACHE_Q8", 32, 36, 0, 0},
+        [WEIGHT_Q4_BF16 - WEIGHT_TYPES] = {"Q4_BF16", 32, 18, 0, 0},
     };
     assert(weight_is_quantised(type));
     return &formats[type - WEIGHT_TYPES];
@@ -89,7 +98,8 @@ static void codes_of_panel(struct quantised_codes *out, const struct weight_view
     row += w->panel_row;
     const unsigned char *panel = (const unsigned char *)w->data + row / PANEL_ROWS * panel_bytes(w->type, w->cols);
     const unsigned char *codes = panel_codes(panel, w->type, group) + row % PANEL_ROWS * 4;
-    out->scale[0] = out->scale[1] = half_at(panel_scales(panel, w->type, group) + row % PANEL_ROWS * 2);
+    const unsigned char *scale = panel_scales(panel, w->type, group) + row % PANEL_ROWS * 2;
+    out->scale[0] = out->scale[1] = w->type == WEIGHT_Q4_BF16 ? bf16_at(scale) : half_at(scale);
     out->minimum = 0.0f;
     for (size_t l = 0; l < 32; l++)
         if (w->type == WEIGHT_Q8_0)
@@ -109,6 +119,8 @@ void quantised_codes(struct quantised_codes *out, const struct weight_view *w, s
     const unsigned char *block = (const unsigned char *)w->data + at / f->numbers * f->bytes;
     if (w->type == WEIGHT_CACHE_Q8)
         memcpy(&out->scale[0], block, sizeof out->scale[0]);
+    else if (w->type == WEIGHT_Q4_BF16)
+        out->scale[0] = bf16_at(block);
     else if (f->numbers == 32)
         out->scale[0] = half_at(block);
     out->scale[1] = out->scale[0];
@@ -116,6 +128,7 @@ void quantised_codes(struct quantised_codes *out, const struct weight_view *w, s
     switch (w->type) {
     case WEIGHT_Q8_0: memcpy(out->q, block + 2, 32); break;
     case WEIGHT_CACHE_Q8: memcpy(out->q, block + 4, 32); break;
+    case WEIGHT_Q4_BF16:
     case WEIGHT_Q4_0: nibbles(out->q, block + 2, 8); break;
     case WEIGHT_Q5_0: five_bits(out->q, block + 2, block + 6, 16); break;
     case WEIGHT_Q5_1:

@@ -12,12 +12,13 @@
  *     Q5_K       256    176   d | dmin | 12 bytes | 32 bytes | 128 bytes    the same with 5 bits
  *     Q6_K       256    210   128 bytes | 64 bytes | 16 int8 sc | d         (d * sc) * (q - 32)
  *
- * Latents in the KV cache have a type that no file has:
+ * Two types are in memory only: latents in the KV cache, and copies of I4 weights.
  *
  *     CACHE_Q8    32     36   d as f32 | 32 int8                            d * q
+ *     Q4_BF16     32     18   d as BF16 | 16 bytes                          d * (q - 8)
  *
  * A byte of Q8_0 holds one code. In the other types, a byte holds the low four bits of two codes, one in its low nibble
- * and one in its high nibble. In Q4_0, Q5_0 and Q5_1 the two codes belong to elements l and l + 16 of the block. In
+ * and one in its high nibble. In Q4_0, Q4_BF16, Q5_0 and Q5_1 the two codes belong to elements l and l + 16 of the block. In
  * Q4_K and Q5_K the two codes belong to elements l and l + 32 of each 64 weights. In Q6_K the two codes belong to
  * elements l and l + 64 of each 128 weights.
  *
@@ -28,12 +29,12 @@
  * product d * sc is exact in f32. Where weights are needed one by one, as in a row of embed_tokens, a weight is
  * fl32(fl32(sw * q) - mw).
  *
- * A panel holds 16 rows of a Q8_0 or Q4_0 matrix, interleaved so that each lane of a vector works on one row. It stores
+ * A panel holds 16 rows of a Q8_0, Q4_0 or Q4_BF16 matrix, interleaved so that each lane of a vector works on one row. It stores
  * groups of 32 columns in pairs:
  *
- *     16 f16 scales of the first group | 16 of the second | codes of the first group | codes of the second
+ *     16 scales of the first group | 16 of the second | codes of the first group | codes of the second
  *     codes of Q8_0: [8][16 rows][4]: q + 128 of elements 4j..4j+3
- *     codes of Q4_0: [4][16 rows][4]: elements 4j..4j+3 in low nibbles, 16 + 4j..16 + 4j+3 in high nibbles, as stored
+ *     the other codes: [4][16 rows][4]: elements 4j..4j+3 in low nibbles, 16 + 4j..16 + 4j+3 in high nibbles, as stored
  *
  * If the number of groups is odd, the second group of the last pair is filled with zeros. If the matrix has too few
  * rows for the last panel, the remaining rows of this panel are filled with zeros. */
@@ -78,7 +79,7 @@ static inline const unsigned char *panel_codes(const unsigned char *panel, enum 
 }
 
 /* Returns whether panels can hold matrices of this type. */
-static inline int weight_has_panels(enum weight_type type) { return type == WEIGHT_Q8_0 || type == WEIGHT_Q4_0; }
+static inline int weight_has_panels(enum weight_type type) { return type == WEIGHT_Q8_0 || type == WEIGHT_Q4_0 || type == WEIGHT_Q4_BF16; }
 /* Returns the size in bytes of all panels of a matrix [rows, cols]. */
 static inline size_t panels_bytes(enum weight_type type, size_t rows, size_t cols)
 {

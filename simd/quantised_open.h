@@ -40,9 +40,11 @@ ALWAYS_INLINE floats half_of(words w);
 ALWAYS_INLINE words four_bits(words w, int j);
 ALWAYS_INLINE void take(struct TAKER *to, size_t g, enum weight_type type, const struct open_group *group);
 
+ALWAYS_INLINE int is_q4(enum weight_type type) { return type == WEIGHT_Q4_0 || type == WEIGHT_Q4_BF16; }
+
 ALWAYS_INLINE int code_above(enum weight_type type)
 {
-    return type == WEIGHT_Q8_0 || type == WEIGHT_CACHE_Q8 ? 128 : type == WEIGHT_Q4_0 ? 8 : type == WEIGHT_Q5_0 ? 16 : type == WEIGHT_Q6_K ? 32 : 0;
+    return type == WEIGHT_Q8_0 || type == WEIGHT_CACHE_Q8 ? 128 : is_q4(type) ? 8 : type == WEIGHT_Q5_0 ? 16 : type == WEIGHT_Q6_K ? 32 : 0;
 }
 
 ALWAYS_INLINE int has_halves(enum weight_type type) { return type == WEIGHT_Q6_K; }
@@ -100,15 +102,15 @@ ALWAYS_INLINE void take_q8(struct TAKER *to, enum weight_type type, const unsign
     take(to, g, type, &v);
 }
 
-/* Q4_0, Q5_0, Q5_1 */
+/* Q4_0, Q4_BF16, Q5_0, Q5_1 */
 ALWAYS_INLINE void take_small(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t g, size_t at)
 {
-    const size_t codes_at = type == WEIGHT_Q4_0 ? 2 : type == WEIGHT_Q5_0 ? 6 : 8;
+    const size_t codes_at = is_q4(type) ? 2 : type == WEIGHT_Q5_0 ? 6 : 8;
     struct open_group v;
     words head[4], w[4];
     transpose(head, row, at);
     transpose(w, row, at + codes_at);
-    v.scale[0] = half_of(head[0]);
+    v.scale[0] = type == WEIGHT_Q4_BF16 ? (floats)(head[0] << 16) : half_of(head[0]);
     if (has_minimums(type))
         v.minimum = -half_of(head[0] >> 16);
     words bits = has_minimums(type) ? head[1] : head[0] >> 16 | head[1] << 16;
@@ -119,7 +121,7 @@ ALWAYS_INLINE void take_small(struct TAKER *to, enum weight_type type, const uns
     }
     UNROLL
     for (int j = 0; j < 8; j++)
-        if (type != WEIGHT_Q4_0)
+        if (!is_q4(type))
             v.codes[j] |= four_bits(bits, j) & each(16);
     take(to, g, type, &v);
 }
@@ -245,6 +247,7 @@ ALWAYS_INLINE void take_any(struct TAKER *to, enum weight_type type, const unsig
     case WEIGHT_Q4_K: take_groups(to, WEIGHT_Q4_K, row, groups, ahead); break;
     case WEIGHT_Q5_K: take_groups(to, WEIGHT_Q5_K, row, groups, ahead); break;
     case WEIGHT_CACHE_Q8: take_groups(to, WEIGHT_CACHE_Q8, row, groups, ahead); break;
+    case WEIGHT_Q4_BF16: take_groups(to, WEIGHT_Q4_BF16, row, groups, ahead); break;
     default: take_groups(to, WEIGHT_Q6_K, row, groups, ahead);
     }
 }

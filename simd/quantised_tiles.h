@@ -29,7 +29,9 @@ struct open_panel {
     float scale[BLOCK_GROUPS][2][PANEL_ROWS], minimum[BLOCK_GROUPS][PANEL_ROWS];
 };
 
-enum panel_kind { PANEL_Q8_0, PANEL_Q4_0, PANEL_OPEN, PANEL_OPEN_HALVES, PANEL_OPEN_MINIMUMS };
+enum panel_kind { PANEL_Q8_0, PANEL_Q4_0, PANEL_Q4_BF16, PANEL_OPEN, PANEL_OPEN_HALVES, PANEL_OPEN_MINIMUMS };
+
+static inline int panel_has_4_bits(enum panel_kind kind) { return kind == PANEL_Q4_0 || kind == PANEL_Q4_BF16; }
 
 struct quantised_tile {
     enum panel_kind kind;

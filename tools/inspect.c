@@ -59,6 +59,14 @@ static void print_parts(const json_t *model)
     }
 }
 
+static const char *quantised_type(const json_t *model, const char *precision)
+{
+    int int4 = json_object_get(json_object_get(model, "config"), "int4_group_size") != NULL;
+    if (int4)
+        return !strcmp(precision, "q8") ? "Q8_0, or with the codes of I4" : "Q4_0, or with the codes of I4";
+    return !strcmp(precision, "q8") ? "Q8_0" : "Q4_0";
+}
+
 /* Prints the sizes of copies, which need memory in addition to the mapped files. */
 static void print_copies(const json_t *model, const vb_model_facts *facts)
 {
@@ -70,7 +78,7 @@ static void print_copies(const json_t *model, const vb_model_facts *facts)
         printf("precision bf16      %.1f MB of matrices rounded to BF16, beside what is mapped\n", megabytes(model, "rounded_bytes"));
     else if (strcmp(precision, "f32"))
         printf("precision %-10s%.1f MB of matrices quantised to %s, beside what is mapped\n", precision,
-               megabytes(model, "quantised_bytes"), !strcmp(precision, "q8") ? "Q8_0" : "Q4_0");
+               megabytes(model, "quantised_bytes"), quantised_type(model, precision));
     if (integer(model, "repacked_bytes"))
         printf("repacked            %.1f MB of Q8_0 and Q4_0, in place of what is mapped\n", megabytes(model, "repacked_bytes"));
     if (facts->copied_bytes)

@@ -110,6 +110,7 @@ struct writing {
     char *scratch; /* `room` bytes for each thread: the numbers of a task, one column of them, and the encoded bytes */
     size_t room;
     atomic_int error;      /* errno of a write that failed */
+    atomic_size_t groups, inexact; /* of I4 weights written as Q4_0: all groups, and those whose scale is no f16 */
     atomic_int not_finite; /* nonzero: a number is not finite, or is too large for the type */
 };
 
@@ -223,6 +224,26 @@ static int write_at(int fd, const unsigned char *bytes, size_t size, size_t at)
     return 0;
 }
 
+/* Replaces the Q4_0 blocks of a row of I4 weights by the stored codes and scales, where f16 holds the scale. */
+static void keep_codes(struct writing *w, unsigned char *blocks, const struct weight_view *from, size_t i)
+{
+    size_t groups = from->cols / QUANTISE_BLOCK, inexact = 0;
+    const unsigned char *codes = (const unsigned char *)from->data + i * from->stride / 2;
+    for (size_t g = 0; g < groups; g++, blocks += QUANTISE_Q4_0_BYTES) {
+        float scale = group_scale(from, i * from->stride / QUANTISE_BLOCK + g);
+        uint16_t half;
+        op_store_f16(&half, &scale, 1);
+        if (f16_to_f32(half) != scale) {
+            inexact++;
+            continue;
+        }
+        memcpy(blocks, &half, sizeof half);
+        op_reorder_i4(blocks + 2, codes + g * QUANTISE_BLOCK / 2);
+    }
+    atomic_fetch_add(&w->groups, groups);
+    atomic_fetch_add(&w->inexact, inexact);
+}
+
 static void write_rows(void *arg, size_t task, int thread)
 {
     struct writing *w = arg;
@@ -236,6 +257,11 @@ static void write_rows(void *arg, size_t task, int thread)
     decode_rows(x, column, t, first, count);
     if (encode(bytes, x, t->type->as, count * w->cols))
         atomic_store(&w->not_finite, 1);
+    for (size_t r = 0, i; t->type->as == GGUF_AS_Q4_0 && t->layout != GGUF_KEYS && r < count; r++) {
+        const struct weight_view *from = source_of(t, first + r, &i);
+        if (from->type == WEIGHT_I4)
+            keep_codes(w, bytes + r * row_bytes, from, i);
+    }
     int error = write_at(w->fd, bytes, count * row_bytes, w->p->header_bytes + t->offset + first * row_bytes);
     if (error)
         atomic_store(&w->error, error);
@@ -375,7 +401,7 @@ static size_t room_of(const struct gguf_plan *p)
     return (most + 63) & ~(size_t)63;
 }
 
-int gguf_plan_write(const struct gguf_plan *p, int fd, const char *path, int threads,
+int gguf_plan_write(struct gguf_plan *p, int fd, const char *path, int threads,
                     int (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err)
 {
     struct meter meter = {.progress = progress, .context = context};
@@ -392,5 +418,8 @@ int gguf_plan_write(const struct gguf_plan *p, int fd, const char *path, int thr
         rc = write_tensor(&w, path, &meter, err);
     }
     vb_free(&p->allocator, w.scratch);
+    if (w.inexact)
+        gguf_note(p, "%zu of %zu groups of INT4 weights have a scale that is no f16: they were quantised again, so they differ",
+                  (size_t)w.inexact, (size_t)w.groups);
     return rc;
 }

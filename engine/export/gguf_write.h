@@ -93,9 +93,12 @@ void gguf_plan_close(struct gguf_plan *p);
  * total; it may be NULL. If `progress` returns a value other than 0, writing stops, and gguf_plan_write returns
  * VB_STOPPED.
  *
+ * I4 weights that become Q4_0 keep their codes and scales, except for groups whose scale is no f16: these are quantised like
+ * other weights, and a note says how many there are.
+ *
  * Returns VB_IO if the file cannot be written. Returns VB_BAD_CHECKPOINT if a weight is not finite, or is too large for
  * its new type or for the scale of its block; the message names the file, the tensor and the index. */
-int gguf_plan_write(const struct gguf_plan *p, int fd, const char *path, int threads,
+int gguf_plan_write(struct gguf_plan *p, int fd, const char *path, int threads,
                     int (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err);
 
 #endif

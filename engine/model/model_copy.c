@@ -32,6 +32,8 @@ static enum weight_type wanted_type(const struct binder *b, enum weight_type typ
     if (weight_is_quantised(type) || b->c->precision == PRECISION_F32 || (quantises(b) && cols % QUANTISED_GROUP) ||
         (type == WEIGHT_I4 && b->c->precision == PRECISION_BF16))
         return type;
+    if (type == WEIGHT_I4)
+        return WEIGHT_Q4_BF16; /* the same codes and scales */
     return b->c->precision == PRECISION_BF16 ? WEIGHT_BF16 : b->c->precision == PRECISION_Q8 ? WEIGHT_Q8_0 : WEIGHT_Q4_0;
 }
 
@@ -103,13 +105,15 @@ int model_plan_tied_head(struct binder *b, struct weight_view *head, struct weig
 }
 
 /* Plans a copy of W_uk of all attention heads, if one is needed. If W_uk is quantised along c, the copy is F32. Otherwise
- * the copy is quantised along n, if the precision requires it and n is a multiple of 32. */
+ * the copy is quantised along n, if the precision requires it and n is a multiple of 32. The scales of I4 are along c, so the
+ * numbers of an I4 matrix are quantised like others. */
 static int plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
 {
     size_t H = b->c->dims.H, n = b->c->dims.n, latent = b->c->dims.c;
-    enum weight_type type = weight_is_quantised(a->w_uk.type) ? WEIGHT_F32 : wanted_type(b, a->w_uk.type, n);
+    enum weight_type stored = a->w_uk.type, numbers = stored == WEIGHT_I4 ? WEIGHT_F32 : stored;
+    enum weight_type type = weight_is_quantised(stored) ? WEIGHT_F32 : wanted_type(b, numbers, n);
     struct model_copy copy = {.to = &a->w_uk, .from = a->w_uk, .tensor = t, .head_stride = a->uk_stride};
-    if (type == a->w_uk.type)
+    if (type == numbers)
         return VB_OK;
     a->uk_transposed = weight_is_quantised(type);
     copy.transposed = a->uk_transposed;
@@ -232,9 +236,25 @@ struct some_rows {
     unsigned char *data; /* of the copy */
 };
 
+/* Makes the Q4_BF16 blocks of one row of an I4 matrix. */
+static void reorder_i4(unsigned char *blocks, const struct weight_view *from, size_t row)
+{
+    struct weight_view w = weight_rows(from, row, 1);
+    const unsigned char *codes = w.data, *scales = w.group_scale;
+    for (size_t g = 0; g < w.cols / QUANTISED_GROUP; g++, blocks += QUANTISE_Q4_0_BYTES) {
+        memcpy(blocks, scales + 2 * g, 2);
+        op_reorder_i4(blocks + 2, codes + 16 * g);
+    }
+}
+
 static void quantise_rows(struct making *m, const struct some_rows *s, unsigned char *blocks)
 {
     const struct weight_view *to = &s->copy->result;
+    if (to->type == WEIGHT_Q4_BF16) {
+        for (size_t r = 0; r < s->count; r++)
+            reorder_i4(blocks + r * block_row_bytes(to->type, to->cols), &s->copy->from, source_row(s->copy, s->row + r));
+        return;
+    }
     decode_rows(s->x, s->copy, s->row, s->count);
     for (size_t r = 0; r < s->count; r++)
         if (quantise(blocks + r * block_row_bytes(to->type, to->cols), s->x + r * to->cols, to->type, to->cols))

@@ -57,6 +57,10 @@ static struct weight weight_of(enum weight_type type, const unsigned char *b, un
         w.scale = bits_to_f32((uint32_t)(b[0] | b[1] << 8 | b[2] << 16) | (uint32_t)b[3] << 24);
         w.q = b[4 + i] < 128 ? b[4 + i] : b[4 + i] - 256;
         break;
+    case WEIGHT_Q4_BF16:
+        w.scale = bits_to_f32((uint32_t)b[0] << 16 | (uint32_t)b[1] << 24);
+        w.q = small_code(b + 2, i, 0) - 8;
+        break;
     case WEIGHT_Q4_0: w.q = small_code(b + 2, i, 0) - 8; break;
     case WEIGHT_Q5_0: w.q = small_code(b + 2, i, 1) - 16; break;
     case WEIGHT_Q5_1:
