@@ -55,8 +55,8 @@ void op_index_queries(const struct op_ctx *cx, float *q, float *w, const struct 
 /* Returns the bytes of scratch that op_index_choose needs for up to S queries over at most `context` tokens. */
 size_t op_index_scratch(const struct indexer *ix, size_t S, size_t context, int threads);
 /* Chooses the tokens of S queries, which op_index_queries has prepared. Query s can see the tokens of seen[s], whose rows are
- * rows of the index cache. If they are more than ix->kept, the indices of the chosen tokens are written to kept + s * ix->kept, in
- * ascending order. Else nothing is written. A query whose timeline has length 0 is left out. `context` is at least the length of
+ * rows of the index cache. If there are more than ix->kept, the indices of the chosen tokens are written to kept + s * ix->kept, in
+ * ascending order. Otherwise nothing is written. A query whose timeline has length 0 is left out. `context` is at least the length of
  * every timeline.
  *
  * A probe receives `kept` for every query (all tokens if nothing has to be chosen), and, for a query that has to choose, `margin`: the

@@ -24,10 +24,10 @@ struct reference_call;
 
 struct reference_operator {
     const char *name, *output;
-    /* E stands for the number of an expert, and H for that of a head. The names of the inputs. A name of a layer stands for the value of the same layer. Special names: "tokens"; "<layer" for what
-     * the layer reads; "<hidden" for the hidden states that an MTP module reads; "<kept" for the positions to which a row
-     * attends, in sparse attention; "mlp.experts" for the outputs of the chosen experts,
-     * [X, D] per row; a name with '?' at its end is no input of models that do not compute it. */
+    /* The names of the inputs. E stands for the number of an expert, and H for that of a head. A name of a layer stands for the
+     * value of the same layer. If a name ends in '?', models that do not compute this value do not have the input. Special names:
+     * "tokens"; "<layer" for the input of the layer; "<hidden" for the hidden states that an MTP module reads; "<kept" for the
+     * positions to which a row attends in sparse attention; "mlp.experts" for the outputs of the chosen experts, [X, D] per row. */
     const char *inputs[REFERENCE_INPUTS];
     enum reference_place place;
     int (*exists)(const struct config *c, int layer); /* NULL: it exists in all layers */
@@ -54,14 +54,14 @@ int reference_operator_input(const struct reference *r, const struct reference_o
 /* One computation of an operator. S rows; row s has the position first + s. */
 struct reference_call {
     const struct reference_operator *op;
-    int layer, expert, S, first; /* expert: of an operator of one head: the head */
+    int layer, expert, S, first; /* expert: for an operator of one head, the head */
     const double *in[REFERENCE_INPUTS];
     size_t in_width[REFERENCE_INPUTS];
     double *out;   /* [S, width] */
     double *slack; /* NULL, or [S, width], set to the bound of the inner roundings; 0 where noise shows them */
     double unit;   /* the unit roundoff of the inner roundings, for slack */
     int absorbed;  /* attention: without keys and values of each head */
-    int ranks;     /* so many tensor-parallel ranks round their sums before they are added; 0 counts as 1 */
+    int ranks;     /* number of tensor-parallel ranks, which round their sums before they are added; 0 counts as 1 */
     /* set by the operator: whether it has inner roundings that noise shows; the length of its longest sum */
     int inner;
     size_t terms;

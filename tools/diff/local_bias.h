@@ -24,10 +24,10 @@
  * An operator is `biased` if its slope deviates by more than LOCAL_BIAS_SIGMAS sigma, or if those of single rows (of heads, where a row
  * has heads) deviate, in the root mean square, by more than LOCAL_BIAS_ROWS of their own sigmas. Columns are judged like rows. In 350
  * clean dumps of the backend of tests/foreign (BF16, F16, F32, products of TF32, FP8 weights; 32,000 operators), the largest deviation
- * was 3.6 sigma. That of 32,000 normal numbers is 4.2. The largest one of rows was 2.3 (of one row), and 1.9 of two or more; of columns
- * 1.8.
+ * was 3.6 sigma. The largest of 32,000 normal numbers is 4.2. The largest root mean square of rows was 2.3 for operators with one row,
+ * and 1.9 for those with two or more. That of columns was 1.8.
  *
- * Attention scores and probabilities are not judged, and nothing if inputs of linear layers are quantised in groups. */
+ * Attention scores and probabilities are not judged. If inputs of linear layers are quantised in groups, nothing is judged. */
 #ifndef VB_DIFF_LOCAL_BIAS_H
 #define VB_DIFF_LOCAL_BIAS_H
 
@@ -39,7 +39,7 @@
 #define LOCAL_BIAS_ROWS(rows) (2 + 5 / (double)(rows))
 
 struct local_bias_shape {
-    size_t rows, width, parts; /* parts: so many heads make a row; 1: none */
+    size_t rows, width, parts; /* parts: number of heads in a row; 1: no heads */
     int runs;
     int turns;                 /* whether numbers at the same place of each head have roundings in common */
     double of_row, of_all;     /* the variance of an error that all numbers of a row share, or all numbers; relative */

@@ -4,7 +4,7 @@
  * of a manifest, `shape` and `dtype`, and these lists with one item for each row:
  *   row_sha256   the first 16 hexadecimal digits of the SHA-256 of the row's bytes (little-endian, in the dtype)
  *   min, max, mean, rms, projections, nan, inf
- *                of the row's finite numbers; how many are NaN; how many are infinite. `nan` and `inf` are left out if all are 0
+ *                the first five describe the row's finite numbers; `nan` and `inf` count the others, and are left out if all are 0
  *   top          of logits only: [id, value, id, value], the two largest numbers; the smaller id first if they are equal
  * Integers, and rows of at most STATS_WHOLE numbers, have the key `values` (lists of numbers, or "NaN", "Infinity", "-Infinity") instead
  * of min, max, mean, rms, projections, nan, inf and top.

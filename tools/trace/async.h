@@ -14,11 +14,11 @@
 #include <jansson.h>
 #include <stdio.h>
 
-/* The book of one sequence. */
+/* The bookkeeping of one sequence. */
 struct async_book {
     long long drafts;       /* K: number of placeholders for drafts in a round */
     long long prompt;       /* number of prompt tokens */
-    long long end;          /* prompt and output have at most so many tokens */
+    long long end;          /* prompt and output together have at most this many tokens */
     /* vLLM's counts, with its names: num_tokens, num_computed_tokens, num_output_placeholders; and the rows that allocate_slots has
      * reserved */
     long long tokens, computed, placeholders, reserved;
@@ -29,7 +29,7 @@ struct async_book {
     long long flying_drafts, flying_accepted, flying_tokens;
 };
 
-/* Adds the next pass of the target, or the sequence's part of it, to the book. Sets its key `async`. */
+/* Adds the next pass of the target, or the sequence's part of it, to the bookkeeping. Sets its key `async`. */
 void async_add(struct async_book *b, json_t *pass);
 /* Processes the last result. Says in the newest `async` object whether the scheduler has planned a round in vain. */
 void async_end(struct async_book *b);
