@@ -90,9 +90,10 @@ def lines(path, tokens):
     for line in told:
         if line["tensor"] in tensors:
             dtype, x = tensors[line["tensor"]]
-            x = x.reshape(-1, int(np.prod(x.shape[line.get("row_dims", 1):])))[line.get("rows", slice(None))]
+            of_row = x.shape[line.get("row_dims", 1):]
+            x = x.reshape(-1, int(np.prod(of_row)))[line.get("rows", slice(None))]
             kept = {key: line[key] for key in line if key not in ("position", "slot", "parent", "sha256", "rows", "row_dims")}
-            yield {**kept, "shape": list(x.shape), "dtype": dtype,
+            yield {**kept, "shape": [len(x), *of_row], "dtype": dtype,
                    **statistics(dtype, x, line["name"].endswith(("lm_head.output", "shared_head.head.output")))}
 
 

@@ -42,9 +42,10 @@ def test_fingerprints_name_what_results_depend_on():
 
 def test_conventions_and_systems_are_those_of_the_command():
     said = json.loads(subprocess.run([str(BUILD / "verbatim"), "conventions", "--json"], stdout=subprocess.PIPE, timeout=600).stdout)
-    assert [(c["name"], c["values"]) for c in verbatim.conventions()] == [(c["name"], c["values"]) for c in said["conventions"]]
+    rows = [c for c in said["conventions"] if c["of"] != "files"]  # the command also lists what it only finds in files
+    assert [(c["name"], c["values"]) for c in verbatim.conventions()] == [(c["name"], c["values"]) for c in rows]
     assert [(s["name"], s["conventions"], s["draft"]) for s in verbatim.systems()] == [(s["name"], s["sets"], s["draft"]) for s in said["systems"]]
-    assert [c["changes_output"] for c in verbatim.conventions()] == [c["of"] == "target" for c in said["conventions"]]
+    assert [c["changes_output"] for c in verbatim.conventions()] == [c["of"] == "target" for c in rows]
 
 
 def test_a_quantized_file_gives_the_bits_of_precision_q8(tmp_path):
