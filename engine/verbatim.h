@@ -81,9 +81,9 @@ typedef struct vb_model_options {
                                its sessions are closed */
     /* NULL or "f32": weights are used as stored, and activations are f32. "bf16": the input of linear layers is rounded
      * to BF16. Weights that are not stored as BF16 are rounded to BF16 into a copy when the model is opened. "q8",
-     * "q4": weights are quantised to Q8_0 or Q4_0 into a copy when the model is opened. INT4 weights (compressed-tensors) are
-     * rounded to BF16 without a copy, and keep their codes and scales with "q8" and "q4". In every precision, weights
-     * that a GGUF file stores quantised are used as stored. */
+     * "q4": weights are quantised to Q8_0 or Q4_0 into a copy when the model is opened. With "bf16", INT4 weights
+     * (compressed-tensors) are rounded without a copy. With "q8" and "q4", they keep their codes and scales. In every
+     * precision, weights that a GGUF file stores quantised are used as stored. */
     const char *precision;
     /* The type of the numbers in the KV caches. NULL or "f32": caches are not rounded. "bf16": each number is rounded to
      * BF16 when it is stored, so that caches take half as much memory. "q8": latents are quantised in groups of 32, so that
