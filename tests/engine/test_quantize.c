@@ -29,7 +29,7 @@ static struct gguf_plan *plan_of(const vb_model *m, const char *from, const stru
     return p;
 }
 
-static void write_plan(const struct gguf_plan *p, const char *path, int threads)
+static void write_plan(struct gguf_plan *p, const char *path, int threads)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     assert_true(fd >= 0);

@@ -50,8 +50,11 @@ void key(struct gguf_writer *w, const char *name, uint32_t type)
     end_dropping(w);
     w->dropping = w->without && !strcmp(w->without, name);
     w->keep = w->keys.used;
-    snprintf(other, sizeof other, "%s.%s", w->architecture ? w->architecture : "deepseek2", name + strlen(OF));
-    put_text(&w->keys, strncmp(name, OF, strlen(OF)) ? name : other);
+    if (!strncmp(name, OF, strlen(OF)) && w->architecture) {
+        snprintf(other, sizeof other, "%s.%s", w->architecture, name + strlen(OF));
+        name = other;
+    }
+    put_text(&w->keys, name);
     put_number(&w->keys, type, 4);
     w->n_keys++;
 }

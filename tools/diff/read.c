@@ -157,8 +157,8 @@ static int fill(struct diff_reader *r, const struct diff_entry *e, struct diff_s
     r->side->has_steps |= json_is_integer(step);
     int outside = json_is_integer(step) && !filter_has(r->c->steps, json_integer_value(step));
     for (size_t i = 0; i < rows; i++) {
-        struct diff_row row = {.index = (int32_t)i, .token = -1, .outside = outside, .width = width, .data = data + i * width * item};
-        if (picked)
+        struct diff_row row = {.index = (int32_t)i, .token = -1, .outside = outside, .width = width, .data = data ? data + i * width * item : NULL};
+        if (picked && data)
             row.data = data + (size_t)json_integer_value(json_array_get(picked, i)) * width * item;
         if (e->stats) {
             row.width = 0;
