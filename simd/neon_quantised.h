@@ -5,7 +5,7 @@
  *     #define MOST_INTEGERS            the most integer sums (a quad of rows times a row of x) that registers hold at once
  *     multiply_bytes(s, R, T, codes, x, ready, j, count, small)
  *                                      s = products of codes q + 128, for elements [4j, 4(j + count)) of a group. If `small` is
- *                                      nonzero, the codes are those of types with at most six bits
+ *                                      nonzero, each code has at most six bits
  *     multiply_nibbles(s, R, T, codes, x, ready)
  *                                      s = products of the codes of a Q4_0 panel, minus 8, for a whole group
  *     multiply_few(q, x, j, count)     returns the products of signed codes q[i], for elements [4j, 4(j + count)) of a group

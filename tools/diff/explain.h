@@ -34,13 +34,14 @@ struct explain_rows {
     void *context;
 };
 
-/* Writes "rows 3, 5 of 21; heads 2-3 of 6" or the like. A row differs if some number of it is out of tolerance. Returns 0 if none is. */
+/* Writes which parts of a value differ, for example "rows 3, 5 of 21; heads 2-3 of 6". A row differs if at least one of its numbers is
+ * out of tolerance. Returns 0 if no row differs. */
 int explain_where(const struct explain_rows *e, char text[EXPLAIN_ROOM]);
 /* Writes the same for rows and columns that the caller marks. block: so many columns make a `block_name`, of which one is marked if one of
  * its columns is; 0: neither. index [rows]: the names of the rows. If nothing is marked, the text is empty. */
 void explain_parts(char text[EXPLAIN_ROOM], const unsigned char *row, const int32_t *index, size_t rows, unsigned char *column, size_t width,
                    size_t block, const char *block_name);
-/* Writes the mistake that explains the difference. Returns 0 if there is none. */
+/* Writes the common mistake that explains the difference. Returns 0 if no known mistake explains it. */
 int explain_why(const struct explain_rows *e, char text[EXPLAIN_ROOM]);
 
 #endif

@@ -201,7 +201,7 @@ static int sampling(struct chooser *x)
 
 /* --- acceptance --- */
 
-/* Tells the acceptance from which distributions [K, V] the drafts of a round were drawn. */
+/* Passes the probabilities q [K, V] of the drafter, from which the K drafts of a round were drawn, to the acceptance rule. */
 static int draw_from(const struct chooser *x, const double *q)
 {
     for (int k = 0; k < x->K; k++, q += x->V) {
@@ -286,7 +286,7 @@ static int acceptance(struct chooser *x)
     if (given && given != drafts * x->V)
         return cli_fail(x->c, EXIT_OTHER, "%s: draft.probabilities has %zu numbers, wanted %zu rows of %zu", path, given, drafts, x->V);
     x->K = (int)K;
-    for (size_t r = 0; r < R; r++) /* the drafts follow the tokens of the file */
+    for (size_t r = 0; r < R; r++) /* by default, the first draft of a round has the index after the last token of the file */
         x->index[r] = (double)x->side->token_count;
     int code = integers(x, "draft", drafts, (double)x->V - 1, &draft);
     if (code == EXIT_DONE)

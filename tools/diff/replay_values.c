@@ -14,7 +14,7 @@ struct replay {
     struct cli *c;
     struct local_values v;
     struct tensors *results;
-    int all; /* every value is computed; what the engine cannot compute alone is left out */
+    int all; /* 1: compute every value of the file, except those that the engine cannot compute alone; 0: one operator */
 };
 
 struct one { /* one operator */

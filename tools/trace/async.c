@@ -61,7 +61,8 @@ static long long committed_rows(const json_t *pass)
     return rows;
 }
 
-/* The ids that the scheduler plans. It does not know the tokens that a round in flight chooses, and no drafts. */
+/* Returns the token ids of a planned pass. When the scheduler plans it, the previous round is still being computed. So its new
+ * token and the drafts are not known yet, and each of them is a placeholder. */
 static json_t *planned_ids(const struct async_book *b, const json_t *pass, long long rows)
 {
     json_t *ids = json_array();
