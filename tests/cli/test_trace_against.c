@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "tests/support/process.h"
+#include "tests/support/traces.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -29,17 +29,6 @@ static int drop_folder(void **unused)
     (void)unused;
     remove_dir(folder);
     return 0;
-}
-
-static void write_lines(const json_t *lines)
-{
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    for (size_t i = 0; i < json_array_size(lines); i++) {
-        json_dumpf(json_array_get(lines, i), f, JSON_COMPACT | JSON_ENCODE_ANY);
-        fputc('\n', f);
-    }
-    fclose(f);
 }
 
 static json_t *trace_lines(void) { return json_lines(RUN("trace", MODEL, DRAFTS, "-n", "8", "--json")); }
@@ -85,7 +74,7 @@ TEST(its_own_lines_agree)
         const char *const *m = methods[i];
         json_t *lines = json_lines(RUN("trace", MODEL, m[0], m[1], m[2], m[3], m[4], m[5], "--padded", "--json"));
         pad_slots(lines);
-        write_lines(lines);
+        write_json_lines(path, lines);
         struct said s = RUN("trace", MODEL, m[0], m[1], m[2], m[3], m[4], m[5], "--padded", "--against", path);
         expect_code(&s, 0);
         assert_non_null(strstr(s.out, " passes agree in round, pass"));
@@ -109,9 +98,9 @@ TEST(a_log_may_say_less)
         if (!strcmp(string(pass, "pass"), "target"))
             json_array_append_new(targets, json_pack("{s:O,s:O}", "positions", json_object_get(pass, "positions"), "accepted", json_object_get(pass, "accepted")));
     }
-    write_lines(lines);
+    write_json_lines(path, lines);
     expect_agreement("12 passes agree in pass, depth, accepted, input_ids, positions, slots, lm_head_indices\n");
-    write_lines(targets);
+    write_json_lines(path, targets);
     expect_agreement("5 passes agree in accepted, positions\n");
     write_text(folder, "log.jsonl", "\n{\"accepted\": 0, \"unknown\": {}}\n  \n{\"drafts\": [67, 112], \"tokens\": [38], \"depth\": null}\n");
     expect_agreement("2 passes agree in accepted, drafts, tokens\n");
@@ -129,7 +118,7 @@ TEST(a_log_may_be_longer)
     json_t *last = json_array_get(lines, 11); /* a run that ends sooner may verify fewer drafts */
     json_object_clear(last);
     json_object_set_new(last, "round", json_integer(4));
-    write_lines(lines);
+    write_json_lines(path, lines);
     struct said s = RUN("trace", MODEL, DRAFTS, "-n", "8", "--against", path);
     snprintf(note, sizeof note, "log.jsonl has %zu more passes than this run of 12", more);
     if (s.exit_code || !strstr(s.out, note))
@@ -152,13 +141,13 @@ TEST(each_changed_number_is_found)
                 json_array_set_new(value, json_array_size(value) - 1, json_integer(json_integer_value(json_array_get(value, json_array_size(value) - 1)) ^ 1));
             else
                 json_object_set_new(pass, keys[k], json_integer(json_integer_value(value) + 1));
-            write_lines(lines);
+            write_json_lines(path, lines);
             expect_difference(keys[k], (long long)i + 1, round);
             json_object_set_new(pass, keys[k], old);
         }
     json_t *pass = json_array_get(lines, 3);
     json_object_set_new(pass, "tokens", json_pack("[i]", 1));
-    write_lines(lines);
+    write_json_lines(path, lines);
     expect_difference("tokens", 4, integer(pass, "round"));
     json_decref(lines);
 }

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "tests/support/process.h"
+#include "tests/support/traces.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -84,7 +84,6 @@ static size_t check_sequence(const json_t *passes, long long prompt, long long d
     return json_object_get(json_object_get(k.before, "async"), "planned_in_vain") != NULL;
 }
 
-static json_t *last(const json_t *lines) { return json_array_get(lines, json_array_size(lines) - 1); }
 
 TEST(the_books_follow_from_the_passes)
 {
@@ -100,8 +99,8 @@ TEST(the_books_follow_from_the_passes)
                 if (json_object_get(line, "async"))
                     json_array_append(passes, line);
             in_vain += check_sequence(passes, 5, m + 1 < COUNT(methods) ? K[i][0] - '0' : 0);
-            assert_string_equal(string(last(lines), "fingerprint"), string(last(sync), "fingerprint"));
-            assert_true(json_equal(json_object_get(last(lines), "tokens"), json_object_get(last(sync), "tokens")));
+            assert_string_equal(string(last_line(lines), "fingerprint"), string(last_line(sync), "fingerprint"));
+            assert_true(json_equal(json_object_get(last_line(lines), "tokens"), json_object_get(last_line(sync), "tokens")));
             json_decref(passes);
             json_decref(sync);
             json_decref(lines);
@@ -118,7 +117,7 @@ TEST(the_context_may_end_the_sequence)
     json_array_foreach(lines, i, line)
         if (json_object_get(line, "async"))
             json_array_append(passes, line);
-    assert_int_equal(json_array_size(json_object_get(last(lines), "tokens")), 12);
+    assert_int_equal(json_array_size(json_object_get(last_line(lines), "tokens")), 12);
     check_sequence(passes, 5, 3);
     json_decref(passes);
     json_decref(lines);
@@ -129,8 +128,8 @@ TEST(an_end_token_leaves_a_plan_in_vain)
 {
     json_t *j = JSON("generate", "golden/tale", "--prompt", "The end", "--threads", "1", "-n", "500", "--draft", "none");
     json_t *lines = json_lines(RUN("trace", "golden/tale", "--prompt", "The end", "--threads", "1", "-n", "500", "--draft", "none", "--schedule", "async", "--json"));
-    assert_string_equal(string(last(lines), "finish_reason"), "stop");
-    assert_string_equal(string(last(lines), "fingerprint"), string(j, "fingerprint"));
+    assert_string_equal(string(last_line(lines), "finish_reason"), "stop");
+    assert_string_equal(string(last_line(lines), "fingerprint"), string(j, "fingerprint"));
     assert_non_null(json_object_get(json_object_get(json_array_get(lines, json_array_size(lines) - 2), "async"), "planned_in_vain"));
     json_decref(j);
     json_decref(lines);
@@ -166,7 +165,7 @@ TEST(each_sequence_of_a_batch_has_a_book)
     write_text(folder, "p.jsonl", "{\"tokens\": [14,6,7], \"max_tokens\": 20}\n{\"tokens\": [5,6,7,8,9,10,11], \"max_tokens\": 20}\n{\"tokens\": [40,41], \"draft\": \"mtp-vanilla\", \"draft_tokens\": 3}\n");
     snprintf(file, sizeof file, "%s/p.jsonl", folder);
     json_t *lines = json_lines(RUN("trace", MODEL, "--prompts", file, "--cache-tokens", "46", "--prefill-chunk", "5", "--draft", "mtp-eagle", "--draft-tokens", "2", "--schedule", "async", "--json"));
-    assert_true(integer(last(lines), "preemptions") > 0);
+    assert_true(integer(last_line(lines), "preemptions") > 0);
     for (long long s = 0; s < 3; s++) {
         json_t *passes = json_array(), *line, *part;
         size_t i, p;

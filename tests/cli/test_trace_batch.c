@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "tests/support/process.h"
+#include "tests/support/traces.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -24,11 +24,8 @@ static char folder[64], file[96], path[96];
 static int make_folder(void **unused)
 {
     (void)unused;
-    char text[1000] = "";
     make_dir(folder);
-    for (size_t i = 0; i < SEQUENCES; i++)
-        snprintf(text + strlen(text), sizeof text - strlen(text), "{\"tokens\": [%s], \"max_tokens\": %s}\n", prompts[i], lengths[i]);
-    write_text(folder, "prompts.jsonl", text);
+    write_token_prompts(folder, prompts, lengths, SEQUENCES);
     snprintf(file, sizeof file, "%s/prompts.jsonl", folder);
     snprintf(path, sizeof path, "%s/log.jsonl", folder);
     return 0;
@@ -41,20 +38,8 @@ static int drop_folder(void **unused)
     return 0;
 }
 
-static void write_lines(const json_t *lines)
-{
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    for (size_t i = 0; i < json_array_size(lines); i++) {
-        json_dumpf(json_array_get(lines, i), f, JSON_COMPACT);
-        fputc('\n', f);
-    }
-    fclose(f);
-}
-
 #define COMMON "trace", MODEL, "--ignore-eos", "--threads", "1", "--json"
 
-static json_t *last(const json_t *lines) { return json_array_get(lines, json_array_size(lines) - 1); }
 static int is_pass_of_target(const json_t *line) { return json_is_null(json_object_get(line, "depth")); }
 static long long item(const json_t *object, const char *key, size_t i)
 {
@@ -83,7 +68,7 @@ static void compare_with_alone(const json_t *batch, const char *method, size_t s
 {
     static const char *const keys[] = {"input_ids", "index", "positions", "draft", "parents", "context_length", "lm_head_indices", "chosen", "accepted"};
     json_t *alone = json_lines(RUN(COMMON, "--draft", method, "--tokens", prompts[sequence], "-n", lengths[sequence], more)), *line;
-    const json_t *ours = json_array_get(json_object_get(last(batch), "sequences"), sequence), *its = last(alone);
+    const json_t *ours = json_array_get(json_object_get(last_line(batch), "sequences"), sequence), *its = last_line(alone);
     if (strcmp(string(ours, "fingerprint"), string(its, "fingerprint")) != 0 || !json_equal(json_object_get(ours, "tokens"), json_object_get(its, "tokens")))
         fail_msg("%s, sequence %zu: the batch computes other tokens or logits than a run alone", method, sequence);
     json_t *rounds = rounds_of(batch, (long long)sequence);
@@ -217,7 +202,7 @@ static void check_passes(const json_t *lines)
         check_lists(pass);
         preempted += is_pass_of_target(pass) ? follow_pool(&p, pass) : 0;
     }
-    assert_int_equal(preempted, integer(last(lines), "preemptions"));
+    assert_int_equal(preempted, integer(last_line(lines), "preemptions"));
     for (size_t s = 0; s < SEQUENCES; s++)
         assert_int_equal(p.runs[s], 0);
 }
@@ -234,10 +219,10 @@ TEST(each_sequence_is_traced_as_it_is_alone)
         check_passes(lines);
         for (size_t s = 0; s < SEQUENCES; s++)
             compare_with_alone(lines, methods[m], s, padded);
-        preempted += (size_t)integer(last(lines), "preemptions");
+        preempted += (size_t)integer(last_line(lines), "preemptions");
         json_array_foreach(lines, i, line)
             together += json_array_size(json_object_get(line, "parts")) > 2;
-        write_lines(lines);
+        write_json_lines(path, lines);
         struct said s = RUN(COMMON, "--draft", methods[m], "--prompts", file, "--prefill-chunk", "4", "--cache-tokens", m ? "46" : "70", "--max-sequences", "4", padded, "--against", path);
         expect_code(&s, 0);
         forget(&s);
@@ -265,7 +250,7 @@ TEST(each_changed_list_is_found)
             json_array_set_new(value, 0, json_integer(json_integer_value(json_array_get(value, 0)) ^ 1));
         else
             json_object_set_new(pass, keys[k], json_integer(json_integer_value(value) + 1));
-        write_lines(lines);
+        write_json_lines(path, lines);
         struct said s = RUN(SMALL, "--against", path);
         json_t *out = json_loads(s.out, 0, NULL), *d = json_object_get(out, "difference");
         expect_code(&s, 3);
@@ -290,13 +275,13 @@ TEST(slots_may_differ_but_not_collide)
         json_object_del(pass, "parts");
         at = !at && is_pass_of_target(pass) && json_array_size(slots) > 9 ? i : at;
     }
-    write_lines(lines);
+    write_json_lines(path, lines);
     struct said s = RUN(SMALL, "--against", path);
     expect_code(&s, 0);
     forget(&s);
     json_t *slots = json_object_get(json_array_get(lines, at), "slots");
     json_array_set(slots, 8, json_array_get(slots, 1)); /* rows of two sequences */
-    write_lines(lines);
+    write_json_lines(path, lines);
     s = RUN("trace", MODEL, "--ignore-eos", "--draft", "mtp-eagle", "--draft-tokens", "2", "--prompts", file, "--against", path);
     expect_code(&s, 3);
     assert_non_null(strstr(s.out, "(a slot of the log holds another row of a sequence)"));
@@ -334,7 +319,7 @@ TEST(sequences_may_have_another_order)
                                                q_lens, "sequences", sequences, "positions", positions));
     }
     assert_true(reversed > 3);
-    write_lines(lines);
+    write_json_lines(path, lines);
     struct said s = RUN(SMALL, "--against", path);
     expect_code(&s, 0);
     forget(&s);

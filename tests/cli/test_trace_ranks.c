@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "tests/support/process.h"
+#include "tests/support/traces.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -22,11 +22,8 @@ static char folder[64], file[96], path[96];
 static int make_folder(void **unused)
 {
     (void)unused;
-    char text[1000] = "";
     make_dir(folder);
-    for (size_t i = 0; i < SEQUENCES; i++)
-        snprintf(text + strlen(text), sizeof text - strlen(text), "{\"tokens\": [%s], \"max_tokens\": %s}\n", prompts[i], lengths[i]);
-    write_text(folder, "prompts.jsonl", text);
+    write_token_prompts(folder, prompts, lengths, SEQUENCES);
     snprintf(file, sizeof file, "%s/prompts.jsonl", folder);
     snprintf(path, sizeof path, "%s/log.jsonl", folder);
     return 0;
@@ -39,7 +36,6 @@ static int drop_folder(void **unused)
     return 0;
 }
 
-static json_t *last(const json_t *lines) { return json_array_get(lines, json_array_size(lines) - 1); }
 static long long rows(const json_t *pass) { return (long long)json_array_size(json_object_get(pass, "input_ids")); }
 
 static void expect(const json_t *pass, const char *what, long long is, long long wanted)
@@ -84,7 +80,7 @@ static void compare_with_alone(const json_t *lines)
 {
     for (size_t s = 0; s < SEQUENCES; s++) {
         json_t *alone = JSON("generate", MODEL, "--tokens", prompts[s], "-n", lengths[s], "--draft", "none");
-        const json_t *ours = json_array_get(json_object_get(last(lines), "sequences"), s);
+        const json_t *ours = json_array_get(json_object_get(last_line(lines), "sequences"), s);
         assert_int_equal(integer(ours, "sequence"), s);
         assert_string_equal(string(ours, "fingerprint"), string(alone, "fingerprint"));
         assert_true(json_equal(json_object_get(ours, "tokens"), json_object_get(alone, "tokens")));
@@ -105,7 +101,7 @@ TEST(all_ranks_have_as_many_rows)
         for (size_t at = 1; at + 1 < json_array_size(lines); at += (size_t)ranks)
             check_together(lines, at, ranks, counts);
         for (long long r = 0; r < ranks; r++) {
-            const json_t *said = json_array_get(json_object_get(last(lines), "ranks"), (size_t)r);
+            const json_t *said = json_array_get(json_object_get(last_line(lines), "ranks"), (size_t)r);
             expect(said, "rank", integer(said, "rank"), r);
             expect(said, "passes", integer(said, "passes"), counts[r].passes);
             expect(said, "dummy_passes", integer(said, "dummy_passes"), counts[r].dummies);

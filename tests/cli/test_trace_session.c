@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "tests/support/process.h"
+#include "tests/support/traces.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -32,7 +32,6 @@ static int drop_folder(void **unused)
     return 0;
 }
 
-static json_t *last(const json_t *lines) { return json_array_get(lines, json_array_size(lines) - 1); }
 static long long item(const json_t *pass, const char *key, size_t i) { return json_integer_value(json_array_get(json_object_get(pass, key), i)); }
 static int is_zero(const json_t *pass, size_t row) { return json_is_null(json_array_get(json_object_get(pass, "hidden"), row)); }
 
@@ -73,7 +72,7 @@ TEST(the_first_draft_after_a_load_without_hidden_states_has_a_dummy_slot)
     assert_int_equal(item(first, "slots", 0), 9);
     expect_the_same_end(loaded, whole, 3);
     json_t *j = JSON("generate", MODEL, "--session", path, "-n", "8", "--draft", "mtp-eagle");
-    assert_string_equal(string(last(loaded), "fingerprint"), string(j, "fingerprint"));
+    assert_string_equal(string(last_line(loaded), "fingerprint"), string(j, "fingerprint"));
     json_decref(j);
     json_decref(loaded);
     json_decref(whole);
@@ -92,7 +91,7 @@ TEST(after_a_saved_prompt_one_row_is_computed)
     assert_int_equal(item(first, "slots", 0), 5);
     assert_int_equal(item(first, "input_ids", 0), 33);
     expect_the_same_end(loaded, whole, 1);
-    assert_string_equal(string(last(loaded), "fingerprint"), string(last(whole), "fingerprint"));
+    assert_string_equal(string(last_line(loaded), "fingerprint"), string(last_line(whole), "fingerprint"));
     json_decref(loaded);
     json_decref(whole);
 }

@@ -130,3 +130,16 @@ void check_target(const char *name, const char *suffix, const struct reference_o
     json_decref(told);
     reference_close(r);
 }
+
+void check_greedy(const char *name)
+{
+    struct reference *r = open_tiny_reference(name);
+    json_t *told = golden_json(name), *want = json_object_get(told, "greedy");
+    int32_t tokens[256], out[64];
+    int S = read_tokens(json_object_get(told, "tokens"), tokens);
+    vb_error err;
+    assert_int_equal(reference_generate(r, NULL, tokens, S, (int)json_array_size(want), out, &err), VB_OK);
+    check_tokens(name, out, want);
+    json_decref(told);
+    reference_close(r);
+}

@@ -23,4 +23,7 @@ void check_tokens(const char *what, const int32_t *have, json_t *want);
 /* Compares logits and, if the golden has them, hidden rows of golden/truth/NAME + SUFFIX with those of the reference. */
 void check_target(const char *name, const char *suffix, const struct reference_options *options, double bound);
 
+/* Compares the greedy tokens of the reference with those of golden/truth/NAME.json. */
+void check_greedy(const char *name);
+
 #endif
