@@ -116,7 +116,7 @@ typedef struct vb_model_options {
 } vb_model_options;
 
 /* Opens a checkpoint in the Hugging Face layout (a directory with config.json, and model.safetensors or shards with an
- * index), or a GGUF file of architecture deepseek2. If a GGUF model consists of several files, `dir` is the first file.
+ * index), or a GGUF file. If a GGUF model consists of several files, `dir` is the first file.
  * `options` may be NULL. The strings in `options` are needed only during the call. On an error *out is NULL.
  *
  * Weights are memory-mapped and are read when they are needed. Weights that the options `precision` and `repack` change

@@ -17,7 +17,7 @@ typedef struct vb_tensor {
     int quantised;     /* 1: the data consist of blocks of 32 or 256 quantised numbers, as GGUF defines them */
 } vb_tensor;
 
-/* Opens the tensors at `path`: a safetensors file, a GGUF file of architecture deepseek2, or the directory of a checkpoint,
+/* Opens the tensors at `path`: a safetensors file, a GGUF file, or the directory of a checkpoint,
  * whose shards become one list. The tensors of a GGUF file get the names that they have in the Hugging Face layout. Files
  * are mapped, and only their headers are read. `allocator` may be NULL; otherwise it must outlive the tensors. Threads may
  * share the tensors.

@@ -128,14 +128,15 @@ static int cannot(const struct saying *s, const char *what, int value)
 static int check(const struct saying *s)
 {
     const struct config *c = s->c;
-    int layers = c->num_hidden_layers + s->m->num_mtp;
-    if (!config_has_layers(c, 1))
-        return vb_fail(s->err, VB_UNSUPPORTED, "%s: a model without experts cannot be written to a GGUF file", checkpoint_dir(s->m->checkpoint));
-    if (c->index_topk)
-        return vb_fail(s->err, VB_UNSUPPORTED, "%s: an indexer (index_topk %d) cannot be written to a GGUF file", checkpoint_dir(s->m->checkpoint),
-                       c->index_topk);
+    int dense = !config_has_layers(c, 1), layers = c->num_hidden_layers + s->m->num_mtp;
+    if (dense && strcmp(s->b->architecture, "deepseek2"))
+        return vb_fail(s->err, VB_UNSUPPORTED, "%s: a model without experts cannot be said in a GGUF file of architecture %s",
+                       checkpoint_dir(s->m->checkpoint), s->b->architecture);
+    for (int i = 0; c->index_topk && !c->indexer_rope_interleave && i < c->num_hidden_layers; i++)
+        if (config_layer_is_shared(c, i))
+            return cannot(s, "indexer_rope_interleave 0 with the shared layer", i);
     for (int i = 0; i < layers; i++)
-        if (config_layer_is_moe(c, i) != (i >= c->first_k_dense_replace))
+        if (!dense && config_layer_is_moe(c, i) != (i >= c->first_k_dense_replace))
             return cannot(s, "moe_layer_freq", c->moe_layer_freq);
     if (!c->rope_interleave)
         return cannot(s, "rope_interleave", c->rope_interleave);
@@ -145,8 +146,8 @@ static int check(const struct saying *s)
     if (c->topk_method == TOPK_GROUP_LIMITED_TOP2 && (!c->rope_unscaled || !c->norm_topk_prob))
         return cannot(s, c->rope_unscaled ? "norm_topk_prob" : "apply_yarn_scaling", c->rope_unscaled ? 0 : 1);
     if ((c->scoring_func == SCORING_SIGMOID) != (c->topk_method == TOPK_NOAUX_TC))
-        return vb_fail(s->err, VB_UNSUPPORTED, "%s: in a GGUF file of architecture deepseek2 scoring_func sigmoid and topk_method "
-                       "noaux_tc go together", checkpoint_dir(s->m->checkpoint));
+        return vb_fail(s->err, VB_UNSUPPORTED, "%s: in a GGUF file of architecture %s scoring_func sigmoid and topk_method "
+                       "noaux_tc go together", checkpoint_dir(s->m->checkpoint), s->b->architecture);
     return VB_OK;
 }
 
@@ -190,6 +191,25 @@ static int say_attention(const struct saying *s)
     return say_real(s, ".attention.layer_norm_rms_epsilon", "rms_norm_eps", c->rms_norm_eps, 0);
 }
 
+/* deepseek32 has no key for shared layers, because all of its layers are full. The indexer's RoPE depends on the architecture. */
+static void say_indexer(const struct saying *s)
+{
+    struct gguf_bytes *b = s->b;
+    const struct config *c = s->c;
+    if (!c->index_topk)
+        return;
+    gguf_put_u32(b, ".attention.indexer.head_count", c->index_n_heads);
+    gguf_put_u32(b, ".attention.indexer.key_length", c->index_head_dim);
+    gguf_put_u32(b, ".attention.indexer.top_k", c->index_topk);
+    if (c->indexer_rope_interleave) {
+        gguf_put_array(b, ".attention.indexer.types", GGUF_BOOL, (uint64_t)c->num_hidden_layers);
+        for (int i = 0; i < c->num_hidden_layers; i++)
+            gguf_put_number(b, !config_layer_is_shared(c, i), 1);
+    }
+    if (c->index_share_for_mtp_iteration)
+        gguf_put_bool(b, GGUF_INDEX_SHARE, 1);
+}
+
 static int say_rope(const struct saying *s)
 {
     const struct config *c = s->c;
@@ -202,6 +222,8 @@ static int say_rope(const struct saying *s)
         (rc = say_real(s, ".rope.scaling.yarn_beta_fast", "beta_fast", c->rope_beta_fast, 0)) ||
         (rc = say_real(s, ".rope.scaling.yarn_beta_slow", "beta_slow", c->rope_beta_slow, 0)))
         return rc;
+    if (c->query_beta > 0) /* llama.cpp needs both keys */
+        gguf_put_u32(s->b, ".attention.temperature_length", c->rope_original_max_position_embeddings);
     if (c->query_beta > 0 && (rc = say_real(s, ".attention.temperature_scale", "llama_4_scaling_beta", c->query_beta, 0)))
         return rc;
     return say_real(s, ".rope.scaling.yarn_log_multiplier", "mscale_all_dim", c->rope_mscale_all_dim, 1);
@@ -212,6 +234,12 @@ static int say_experts(const struct saying *s)
     struct gguf_bytes *b = s->b;
     const struct config *c = s->c;
     int greedy = c->topk_method == TOPK_GREEDY; /* this method uses no groups, even if config.json has n_group */
+    if (!config_has_layers(c, 1)) { /* llama.cpp wants these three keys, and no number of experts */
+        gguf_put_u32(b, ".leading_dense_block_count", c->num_hidden_layers + s->m->num_mtp);
+        gguf_put_u32(b, ".expert_feed_forward_length", c->intermediate_size);
+        gguf_put_u32(b, ".expert_shared_count", 0);
+        return VB_OK;
+    }
     gguf_put_u32(b, ".leading_dense_block_count", c->first_k_dense_replace);
     gguf_put_u32(b, ".expert_feed_forward_length", c->moe_intermediate_size);
     gguf_put_u32(b, ".expert_count", c->n_routed_experts);
@@ -230,7 +258,8 @@ int gguf_put_config(struct gguf_bytes *b, const struct model *m, const struct gg
     const struct config *c = &m->config;
     const struct saying s = {b, m, c, err};
     int rc;
-    b->architecture = c->topk_method == TOPK_GROUP_LIMITED_TOP2 ? "mistral4" : "deepseek2";
+    b->architecture = c->index_topk ? c->indexer_rope_interleave ? "glm-dsa" : "deepseek32"
+                                    : c->topk_method == TOPK_GROUP_LIMITED_TOP2 ? "mistral4" : "deepseek2";
     if ((rc = check(&s)))
         return rc;
     say_file(&s, o->linear);
@@ -243,5 +272,6 @@ int gguf_put_config(struct gguf_bytes *b, const struct model *m, const struct gg
     gguf_put_u32(b, ".feed_forward_length", c->intermediate_size);
     if ((rc = say_attention(&s)) || (rc = say_rope(&s)))
         return rc;
+    say_indexer(&s);
     return say_experts(&s);
 }

@@ -76,6 +76,19 @@ static void add_heads(struct planner *p, const char *name, const struct weight_v
     t->head_stride = stride;
 }
 
+/* llama.cpp's converter writes weights_proj as F32, too. A layer whose indexer is not used (the convention mtp-indexer) has one. */
+static void add_indexer(struct planner *p, const struct mla *a)
+{
+    int D = p->c->index_head_dim;
+    if (!a->has_indexer && !a->sees_all)
+        return;
+    add_linear(p, "indexer.attn_q_b.weight", &a->indexer.wq_b);
+    add_linear(p, "indexer.attn_k.weight", &a->indexer.wk);
+    add_vector(p, "indexer.k_norm.weight", a->indexer.k_norm, D);
+    add_vector(p, "indexer.k_norm.bias", a->indexer.k_norm_bias, D);
+    add_matrix(p, "indexer.proj.weight", GGUF_OTHER, GGUF_AS_F32, &a->indexer.weights_proj);
+}
+
 static void add_attention(struct planner *p, const struct mla *a)
 {
     const struct config *c = p->c;
@@ -92,6 +105,7 @@ static void add_attention(struct planner *p, const struct mla *a)
     add_heads(p, "attn_k_b.weight", &a->w_uk, a->uk_stride, GGUF_KEYS, latent, n);
     add_heads(p, "attn_v_b.weight", &a->w_uv, a->uv_stride, GGUF_VALUES, v, latent);
     add_linear(p, "attn_output.weight", &a->o_proj);
+    add_indexer(p, a);
 }
 
 static void add_mlp(struct planner *p, const char *ending, const struct mlp *m)

@@ -1,11 +1,12 @@
 /* engine/files/checkpoint_gguf.c -- the tensors of a GGUF file under their names in the Hugging Face layout.
  *
  * Most tensors are the same matrices under other names, and are read from the mapped file. This includes the matrices whose
- * rows RoPE rotates: for this architecture, llama.cpp's converter does not permute these rows, and RoPE rotates adjacent
- * pairs. Some tensors differ:
+ * rows RoPE rotates: for these architectures, llama.cpp's converter does not permute these rows, and RoPE rotates adjacent
+ * pairs. It does not permute the rows of the indexer either, nor multiply them by the Hadamard matrix. Some tensors differ:
  *
  *   ffn_gate_exps [E, i, d], ffn_up_exps and ffn_down_exps contain the matrices of E experts, one after the other. Each
- *   matrix becomes a tensor of its own.
+ *   matrix becomes a tensor of its own. Instead of the first two there may be ffn_gate_up_exps [E, 2i, d], with the rows of
+ *   gate and then those of up for each expert (llama.cpp's converter writes it for Mistral 4, and on request).
  *
  *   attn_k_b [H, c, n] and attn_v_b [H, v, c] replace kv_b_proj [H(n+v), c]; attn_k_b is W_uk of each attention head,
  *   transposed. When the checkpoint is opened, the two are copied into one kv_b_proj. Then attention adds over n in the
@@ -38,6 +39,11 @@ static const struct {
     {"attn_kv_a_norm.weight", "self_attn.kv_a_layernorm.weight"},
     {"attn_kv_b.weight", "self_attn.kv_b_proj.weight"},
     {"attn_output.weight", "self_attn.o_proj.weight"},
+    {"indexer.attn_q_b.weight", "self_attn.indexer.wq_b.weight"},
+    {"indexer.attn_k.weight", "self_attn.indexer.wk.weight"},
+    {"indexer.k_norm.weight", "self_attn.indexer.k_norm.weight"},
+    {"indexer.k_norm.bias", "self_attn.indexer.k_norm.bias"},
+    {"indexer.proj.weight", "self_attn.indexer.weights_proj.weight"},
     {"ffn_norm.weight", "post_attention_layernorm.weight"},
     {"ffn_gate.weight", "mlp.gate_proj.weight"},
     {"ffn_up.weight", "mlp.up_proj.weight"},
@@ -53,10 +59,15 @@ static const struct {
     {"nextn.eh_proj.weight", "eh_proj.weight"},
     {"nextn.shared_head_norm.weight", "shared_head.norm.weight"},
     {"nextn.shared_head_head.weight", "shared_head.head.weight"},
-}, experts[] = {
-    {"ffn_gate_exps.weight", "gate_proj.weight"},
-    {"ffn_up_exps.weight", "up_proj.weight"},
-    {"ffn_down_exps.weight", "down_proj.weight"},
+};
+
+static const struct {
+    const char *gguf, *hf[2]; /* two names: each expert has the rows of the first matrix, then those of the second */
+} experts[] = {
+    {"ffn_gate_exps.weight", {"gate_proj.weight", NULL}},
+    {"ffn_up_exps.weight", {"up_proj.weight", NULL}},
+    {"ffn_gate_up_exps.weight", {"gate_proj.weight", "up_proj.weight"}},
+    {"ffn_down_exps.weight", {"down_proj.weight", NULL}},
 };
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -103,23 +114,25 @@ static int add_as(struct reader *r, const struct gguf_tensor *from, const char *
 
 /* ---- experts ---- */
 
-static int add_experts(struct reader *r, const struct gguf_tensor *from, const char *prefix, const char *name)
+static int add_experts(struct reader *r, const struct gguf_tensor *from, const char *prefix, const char *const names[2])
 {
     char whole[TENSOR_MAX_NAME + 1];
     struct tensor t;
-    int rc = begin(r, &t, from);
+    int parts = names[1] ? 2 : 1, rc = begin(r, &t, from);
     if (rc)
         return rc;
-    if (from->ndim != 3 || from->shape[0] > MOST_EXPERTS)
-        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.*s is not one matrix for each of up to %d experts", t.file,
-                       (int)from->name.size, from->name.s, MOST_EXPERTS);
+    if (from->ndim != 3 || from->shape[0] > MOST_EXPERTS || from->shape[1] % parts)
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.*s is not %s for each of up to %d experts", t.file, (int)from->name.size,
+                       from->name.s, parts == 1 ? "one matrix" : "two matrices of one size", MOST_EXPERTS);
+    int64_t matrices = from->shape[0] * parts;
     t.ndim = 2;
-    memmove(t.shape, t.shape + 1, 2 * sizeof *t.shape);
+    t.shape[0] = from->shape[1] / parts;
+    t.shape[1] = from->shape[2];
     t.shape[2] = 0;
-    t.bytes /= (size_t)from->shape[0];
-    for (int64_t e = 0; !rc && e < from->shape[0]; e++) {
-        t.data = from->data + (size_t)e * t.bytes;
-        snprintf(whole, sizeof whole, "%smlp.experts.%lld.%s", prefix, (long long)e, name);
+    t.bytes /= (size_t)matrices;
+    for (int64_t i = 0; !rc && i < matrices; i++) {
+        t.data = from->data + (size_t)i * t.bytes;
+        snprintf(whole, sizeof whole, "%smlp.experts.%lld.%s", prefix, (long long)(i / parts), names[i % parts]);
         rc = add(r, &t, whole);
     }
     return rc;

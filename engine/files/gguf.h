@@ -58,6 +58,9 @@ struct gguf_tensor_type {
     enum dtype dtype; /* DTYPE_OTHER: Verbatim has no kernels for this type */
 };
 
+/* A key of Verbatim's own, for index_share_for_mtp_iteration of config.json, because GGUF has none. BOOL; missing: false. */
+#define GGUF_INDEX_SHARE "verbatim.index_share_for_mtp_iteration"
+
 struct gguf;
 
 /* Returns 1 if `path` is treated as a GGUF file: it is a regular file, or nothing exists there and the name ends in
@@ -100,7 +103,7 @@ int gguf_integer(const struct gguf_value *v, int64_t *out);
 int gguf_real(const struct gguf_value *v, int shift, double *out);
 int gguf_bool(const struct gguf_value *v, int *out);
 int gguf_string(const struct gguf_value *v, struct gguf_text *out);
-/* Returns item i of an array of integers. */
+/* Returns item i of an array of integers or booleans. */
 int64_t gguf_item(const struct gguf_value *v, uint64_t i);
 /* Returns the string at *at in an array of strings and advances *at to the next one. Set *at to v->data before the first
  * call. */

@@ -32,7 +32,8 @@ static int is_integer(enum gguf_type type)
 int64_t gguf_item(const struct gguf_value *v, uint64_t i)
 {
     switch (v->type) {
-    case GGUF_U8: return (int64_t)bits_at(v->data + i, 1);
+    case GGUF_U8:
+    case GGUF_BOOL: return (int64_t)bits_at(v->data + i, 1);
     case GGUF_I8: return (int8_t)bits_at(v->data + i, 1);
     case GGUF_U16: return (int64_t)bits_at(v->data + 2 * i, 2);
     case GGUF_I16: return (int16_t)bits_at(v->data + 2 * i, 2);

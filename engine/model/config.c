@@ -1,5 +1,6 @@
 /* engine/model/config.c -- config.json: one table of keys, ranges and class defaults, what is refused, and the checks that
- * need several keys (config_rope.c: RoPE and quantization; config_indexer.c: the indexer). Reading is apart from opening, so that it can be fuzzed. */
+ * need several keys (config_rope.c: RoPE and quantization; config_indexer.c: the indexer; config_refused.c: what is refused by name). Reading is
+ * apart from opening, so that it can be fuzzed. */
 #include "engine/base/decimal.h"
 #include "engine/base/hash64.h"
 #include "engine/model/config_reader.h"
@@ -86,20 +87,6 @@ static const struct family {
     [GLM_MOE_DSA] = {"GlmMoeDsaForCausalLM", {"glm_moe_dsa", NULL}, 1, .has_indexer = 1, .scales_queries = 0},
     [MISTRAL4] = {"Mistral4ForCausalLM", {"mistral4", NULL}, 2, .has_indexer = 0, .scales_queries = 1},
     [YOUTU] = {"YoutuForCausalLM", {"youtu", NULL}, 128001, 0, 0},
-};
-
-/* Architectures that a user may well try: why not. */
-static const struct {
-    const char *architecture, *why;
-} refused_architectures[] = {
-    {"DeepseekV4ForCausalLM", "the compressed sparse attention and hyper-connections of DeepSeek-V4 are not computed here"},
-    {"LongcatFlashForCausalLM", "the zero experts of LongCat are not computed here"},
-    {"KimiLinearForCausalLM", "the linear attention of Kimi-Linear is not computed here"},
-    {"Qwen3NextForCausalLM", "the linear attention of Qwen3-Next is not computed here"},
-    {"BailingHybridForCausalLM", "the linear attention of Bailing's hybrid models is not computed here"},
-    {"Glm5NextForConditionalGeneration", "the linear attention of GLM-5.3-Flash is not computed here"},
-    {"MistralLarge4ForConditionalGeneration", "the layers without RoPE, and with the cache of another layer, of Mistral Large 4 are not "
-                                              "computed here"},
 };
 
 /* Keys that change what is computed, on architectures whose class may not even know them. */
@@ -287,10 +274,9 @@ static int read_family(const struct config_reader *r, int *family)
             if (model_type && families[f].model_type[t] && !strcmp(model_type, families[f].model_type[t]))
                 by_type = f;
     }
-    for (size_t i = 0; architecture && i < sizeof refused_architectures / sizeof *refused_architectures; i++)
-        if (!strcmp(architecture, refused_architectures[i].architecture))
-            return vb_fail(r->err, VB_UNSUPPORTED, "%s: architecture %s is not supported: %s", r->name, architecture,
-                           refused_architectures[i].why);
+    const char *why = architecture ? config_why_refused(architecture, strlen(architecture), 0) : NULL;
+    if (why)
+        return vb_fail(r->err, VB_UNSUPPORTED, "%s: architecture %s is not supported: %s", r->name, architecture, why);
     list_architectures(known, sizeof known);
     if (architecture ? by_name < 0 : by_type < 0)
         return vb_fail(r->err, VB_UNSUPPORTED, "%s: %s %s is not supported, only %s", r->name,

@@ -1,5 +1,8 @@
-/* engine/model/config_gguf.c -- converts the metadata of a GGUF file (llama.cpp's architectures "deepseek2" and "mistral4") to the contents
- * of a config.json. So both kinds of files go through the same checks, and a value means the same in both.
+/* engine/model/config_gguf.c -- converts the metadata of a GGUF file to the contents of a config.json. So both kinds of files go through
+ * the same checks, and a value means the same in both.
+ *
+ * The architectures are those of llama.cpp: "deepseek2" (DeepSeek-V2 and V3 and all that have their shape, with experts or without),
+ * "mistral4", "deepseek32" (DeepSeek-V3.2) and "glm-dsa" (GLM-5). The last two have an indexer.
  *
  * One consequence is surprising. If a file has no expert_group_count, the router uses no groups, as in llama.cpp. But older
  * converters did not write this key for DeepSeek-V3, whose original code chooses experts from only 4 of 8 groups. `inspect`
@@ -36,6 +39,10 @@ static const struct gguf_key {
     {"expert_group_used_count", "topk_group", INTEGER, IS_1},
     {"expert_weights_scale", "routed_scaling_factor", REAL, IS_1},
     {"expert_weights_norm", "norm_topk_prob", BOOLEAN, IS_FALSE},
+    {"attention.indexer.head_count", "index_n_heads", INTEGER, NEEDED},
+    {"attention.indexer.key_length", "index_head_dim", INTEGER, NEEDED},
+    {"attention.indexer.top_k", "index_topk", INTEGER, NEEDED},
+    {"attention.indexer.types", NULL, BOOLEAN, SILENT},
     {"vocab_size", NULL, INTEGER, SILENT},
     {"block_count", NULL, INTEGER, SILENT},
     {"nextn_predict_layers", NULL, INTEGER, SILENT},
@@ -61,11 +68,25 @@ static const struct gguf_key {
 };
 #define KEYS (sizeof keys / sizeof *keys)
 
+enum { DEEPSEEK2, MISTRAL4, DEEPSEEK32, GLM_DSA, ARCHITECTURES };
+
+static const struct architecture {
+    const char *name;
+    const char *hf; /* the architecture in config.json; NULL: it depends on the other keys */
+    int has_indexer;
+} architectures[] = {
+    [DEEPSEEK2] = {"deepseek2", NULL, 0},
+    [MISTRAL4] = {"mistral4", "Mistral4ForCausalLM", 0},
+    [DEEPSEEK32] = {"deepseek32", "DeepseekV32ForCausalLM", 1},
+    [GLM_DSA] = {"glm-dsa", "GlmMoeDsaForCausalLM", 1},
+};
+
 struct metadata {
     const struct gguf *g;
     json_t *root;
     vb_error *err;
-    const char *architecture; /* general.architecture, with which the names of the other keys begin */
+    const struct architecture *architecture; /* general.architecture, with which the names of the other keys begin */
+    int no_experts;                          /* 1: every layer is dense */
 };
 
 /* ---- single values ---- */
@@ -73,14 +94,14 @@ struct metadata {
 static const struct gguf_value *find(const struct metadata *m, const char *key)
 {
     char name[96];
-    snprintf(name, sizeof name, "%s.%s", m->architecture, key);
+    snprintf(name, sizeof name, "%s.%s", m->architecture->name, key);
     return gguf_find(m->g, name);
 }
 
 static int bad(const struct metadata *m, const char *key, const struct gguf_value *v, const char *wanted)
 {
     char shown[32];
-    return vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: %s.%s is %s, wanted %s", gguf_name(m->g), m->architecture, key,
+    return vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: %s.%s is %s, wanted %s", gguf_name(m->g), m->architecture->name, key,
                    gguf_show_type(v, shown), wanted);
 }
 
@@ -136,16 +157,27 @@ static int say_key(const struct metadata *m, const struct gguf_key *k)
     return say(m, m->root, k->json, value);
 }
 
+static int starts(const struct gguf_key *k, const char *with) { return !strncmp(k->gguf, with, strlen(with)); }
+
+static int is_for(const struct metadata *m, const struct gguf_key *k)
+{
+    return m->architecture->has_indexer || !starts(k, "attention.indexer.");
+}
+
+/* In a model without experts, the keys about them may be missing, and mean nothing. */
+static int is_about_experts(const struct gguf_key *k) { return starts(k, "expert_") || starts(k, "leading_dense_block_count"); }
+
 /* Returns an error if there is an unknown key, because it might change what must be computed. */
 static int refuse_unknown(const struct metadata *m)
 {
-    size_t n = strlen(m->architecture);
+    size_t n = strlen(m->architecture->name);
     for (size_t i = 0; i < gguf_keys(m->g); i++) {
         struct gguf_text key = gguf_key(m->g, i)->key;
         size_t k = 0;
-        if (key.size <= n + 1 || memcmp(key.s, m->architecture, n) || key.s[n] != '.')
+        if (key.size <= n + 1 || memcmp(key.s, m->architecture->name, n) || key.s[n] != '.')
             continue;
-        while (k < KEYS && (strlen(keys[k].gguf) != key.size - n - 1 || memcmp(keys[k].gguf, key.s + n + 1, key.size - n - 1)))
+        while (k < KEYS && (!is_for(m, &keys[k]) || strlen(keys[k].gguf) != key.size - n - 1 ||
+                            memcmp(keys[k].gguf, key.s + n + 1, key.size - n - 1)))
             k++;
         if (k == KEYS)
             return vb_fail(m->err, VB_UNSUPPORTED, "%s: the key %.*s is not known, and may change what is computed",
@@ -156,19 +188,23 @@ static int refuse_unknown(const struct metadata *m)
 
 static int read_architecture(struct metadata *m)
 {
-    static const char *const known[] = {"deepseek2", "mistral4"};
     struct gguf_text name;
+    char shown[JSON_SHOWN], list[96] = "";
     if (!gguf_string(gguf_find(m->g, "general.architecture"), &name))
         return vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: general.architecture is missing or no string", gguf_name(m->g));
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (name.size == strlen(known[i]) && !memcmp(name.s, known[i], name.size)) {
-            m->architecture = known[i];
+    for (size_t i = 0; i < ARCHITECTURES; i++) {
+        size_t n = strlen(list);
+        m->architecture = &architectures[i];
+        if (name.size == strlen(m->architecture->name) && !memcmp(name.s, m->architecture->name, name.size))
             return VB_OK;
-        }
-    char shown[JSON_SHOWN];
+        snprintf(list + n, sizeof list - n, "%s%s", !i ? "" : i + 1 < ARCHITECTURES ? ", " : " and ", m->architecture->name);
+    }
+    const char *why = config_why_refused(name.s, name.size, 1);
+    if (why)
+        return vb_fail(m->err, VB_UNSUPPORTED, "%s: architecture %.*s is not supported: %s", gguf_name(m->g), (int)name.size, name.s, why);
     json_t *text = json_stringn(name.s, name.size);
-    vb_fail(m->err, VB_UNSUPPORTED, "%s: architecture %s is not supported, only deepseek2 and mistral4", gguf_name(m->g),
-            text ? json_show(text, shown) : "that is not UTF-8");
+    vb_fail(m->err, VB_UNSUPPORTED, "%s: architecture %s is not supported, only %s", gguf_name(m->g),
+            text ? json_show(text, shown) : "that is not UTF-8", list);
     json_decref(text);
     return VB_UNSUPPORTED;
 }
@@ -183,7 +219,7 @@ static int say_layers(const struct metadata *m)
         return rc;
     if (mtp >= blocks)
         return vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: %s.block_count is %lld, of which nextn_predict_layers are %lld",
-                       gguf_name(m->g), m->architecture, (long long)blocks, (long long)mtp);
+                       gguf_name(m->g), m->architecture->name, (long long)blocks, (long long)mtp);
     rc = say(m, m->root, "num_hidden_layers", json_integer(blocks - mtp));
     return rc ? rc : say(m, m->root, "num_nextn_predict_layers", json_integer(mtp));
 }
@@ -203,7 +239,7 @@ static int say_heads(const struct metadata *m)
         return rc;
     if (kv != 1 && kv != heads)
         return vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: %s.attention.head_count_kv is %lld, wanted 1 or head_count",
-                       gguf_name(m->g), m->architecture, (long long)kv);
+                       gguf_name(m->g), m->architecture->name, (long long)kv);
     rc = say(m, m->root, "qk_nope_head_dim", json_integer(key - rope));
     return rc ? rc : say(m, m->root, "v_head_dim", json_integer(value));
 }
@@ -222,7 +258,19 @@ static int has_router_bias(const struct gguf *g)
 /* Mistral Large 3 is stored as a deepseek2 that scales its queries. */
 static int is_mistral(const struct metadata *m)
 {
-    return !strcmp(m->architecture, "mistral4") || find(m, "attention.temperature_scale");
+    return m->architecture == &architectures[MISTRAL4] || find(m, "attention.temperature_scale");
+}
+
+/* Youtu-LLM is stored as a deepseek2 whose layers are all dense, without a number of experts. */
+static int find_experts(struct metadata *m)
+{
+    int64_t experts, dense, blocks;
+    int rc;
+    if ((rc = read_integer(m, "expert_count", 0, 0, &experts)) ||
+        (rc = read_integer(m, "leading_dense_block_count", 0, 0, &dense)) || (rc = read_integer(m, "block_count", 0, 1, &blocks)))
+        return rc;
+    m->no_experts = !m->architecture->hf && !experts && dense >= blocks;
+    return VB_OK;
 }
 
 /* The gating function shows which router the model has. The router of DeepSeek-V3 uses a sigmoid, a bias and the method
@@ -237,15 +285,60 @@ static int say_router(const struct metadata *m)
         return rc;
     if (gating > 2)
         return vb_fail(m->err, VB_UNSUPPORTED, "%s: %s.expert_gating_func %lld is not supported, only 1 (softmax) and 2 "
-                       "(sigmoid)", gguf_name(m->g), m->architecture, (long long)gating);
-    if (is_mistral(m))
-        return say(m, m->root, "architectures", json_pack("[s]", "Mistral4ForCausalLM"));
+                       "(sigmoid)", gguf_name(m->g), m->architecture->name, (long long)gating);
+    if (m->architecture->has_indexer && gating == 1)
+        return vb_fail(m->err, VB_UNSUPPORTED, "%s: %s.expert_gating_func 1 (softmax) is not supported, only 2 (sigmoid)", gguf_name(m->g),
+                       m->architecture->name);
+    const char *known = m->no_experts ? "YoutuForCausalLM" : is_mistral(m) ? "Mistral4ForCausalLM" : m->architecture->hf;
+    if (known)
+        return say(m, m->root, "architectures", json_pack("[s]", known));
     int sigmoid = gating ? gating == 2 : has_router_bias(m->g);
     json_t *architecture = json_pack("[s]", sigmoid ? "DeepseekV3ForCausalLM" : "DeepseekV2ForCausalLM");
     const char *method = sigmoid ? "noaux_tc" : groups > 1 ? "group_limited_greedy" : "greedy";
     if ((rc = say(m, m->root, "architectures", architecture)) || (rc = say(m, m->root, "topk_method", json_string(method))))
         return rc;
     return gating ? say(m, m->root, "scoring_func", json_string(sigmoid ? "sigmoid" : "softmax")) : VB_OK;
+}
+
+/* A file of GLM-5.2 may lack the list of full layers, because older converters did not write it. llama.cpp recognises such a file by its
+ * context length, and so does this function. In files without the list and with a shorter context, all layers are full. */
+static int say_shared_layers(const struct metadata *m)
+{
+    static const char key[] = "attention.indexer.types";
+    const struct gguf_value *v = find(m, key);
+    int64_t blocks, mtp, length;
+    int rc;
+    if ((rc = read_integer(m, "block_count", 0, 1, &blocks)) || (rc = read_integer(m, "nextn_predict_layers", 0, 0, &mtp)) ||
+        (rc = read_integer(m, "context_length", 0, 1, &length)))
+        return rc;
+    if (!v && m->architecture == &architectures[GLM_DSA] && length >= 1048576) {
+        rc = say(m, m->root, "index_topk_freq", json_integer(4));
+        return rc ? rc : say(m, m->root, "index_skip_topk_offset", json_integer(3));
+    }
+    if (!v)
+        return VB_OK;
+    if (!v->is_array || v->type != GGUF_BOOL || v->count != (uint64_t)(blocks - mtp))
+        return bad(m, key, v, "an array with one BOOL per layer");
+    json_t *list = json_array();
+    for (uint64_t i = 0; list && i < v->count; i++)
+        if (json_array_append_new(list, json_string(gguf_item(v, i) ? "full" : "shared"))) {
+            json_decref(list);
+            list = NULL;
+        }
+    return say(m, m->root, "indexer_types", list);
+}
+
+/* The format has no key for this setting of drafting, so `quantize` writes one of its own. */
+static int say_indexer(const struct metadata *m)
+{
+    const struct gguf_value *v = gguf_find(m->g, GGUF_INDEX_SHARE);
+    int share = 0;
+    if (!m->architecture->has_indexer)
+        return VB_OK;
+    if (v && !gguf_bool(v, &share))
+        return vb_fail(m->err, VB_BAD_CHECKPOINT, "%s: %s is no BOOL", gguf_name(m->g), GGUF_INDEX_SHARE);
+    int rc = say(m, m->root, "index_share_for_mtp_iteration", json_boolean(share));
+    return rc ? rc : say_shared_layers(m);
 }
 
 static int say_rope_number(const struct metadata *m, json_t *rope, const char *key, enum config_kind kind, int shift, const char *json)
@@ -262,7 +355,7 @@ static int must_be_1(const struct metadata *m, const char *key)
     const struct gguf_value *v = find(m, key);
     if (!v || (gguf_real(v, 0, &x) && x == 1))
         return VB_OK;
-    return vb_fail(m->err, VB_UNSUPPORTED, "%s: %s.%s %.9g is not supported, only 1", gguf_name(m->g), m->architecture, key, x);
+    return vb_fail(m->err, VB_UNSUPPORTED, "%s: %s.%s %.9g is not supported, only 1", gguf_name(m->g), m->architecture->name, key, x);
 }
 
 /* The metadata has only one of the two factors: yarn_log_multiplier, which is 0.1 * mscale_all_dim. If it is missing,
@@ -376,10 +469,12 @@ static int say_all(struct metadata *m)
     int rc = read_architecture(m);
     if (!rc)
         rc = refuse_unknown(m);
+    if (!rc)
+        rc = find_experts(m);
     for (size_t i = 0; !rc && i < KEYS; i++)
-        if (keys[i].json)
+        if (keys[i].json && is_for(m, &keys[i]) && !(m->no_experts && is_about_experts(&keys[i])))
             rc = say_key(m, &keys[i]);
-    if (rc || (rc = say_layers(m)) || (rc = say_heads(m)) || (rc = say_router(m)) || (rc = say_rope(m)) ||
+    if (rc || (rc = say_layers(m)) || (rc = say_heads(m)) || (rc = say_router(m)) || (rc = say_indexer(m)) || (rc = say_rope(m)) ||
         (rc = say_vocabulary(m)) || (rc = say_end_tokens(m)))
         return rc;
     return say_begin_token(m);
@@ -393,7 +488,7 @@ int config_from_gguf(struct config *out, const struct gguf *g, vb_error *err)
         rc = config_from_json(out, m.root, NULL, 0, gguf_name(g), err);
     if (!rc) {
         out->gguf = 1;
-        out->no_groups = !find(&m, "expert_group_count");
+        out->no_groups = !m.no_experts && !find(&m, "expert_group_count");
     }
     json_decref(m.root);
     return rc;

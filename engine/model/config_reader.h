@@ -45,6 +45,10 @@ int config_must_be(const struct config_reader *r, const char *inside, const json
  * Returns 1 for every other value. */
 int config_switched_on(const json_t *value);
 
+/* Returns why models of this architecture are refused, or NULL if the architecture is not one of those that users are likely to try.
+ * `name` has `size` bytes. If `gguf` is 1, it is general.architecture of a GGUF file, otherwise a name of config.json. */
+const char *config_why_refused(const char *name, size_t size, int gguf);
+
 /* Returns the JSON object with the RoPE settings: rope_scaling in old files, rope_parameters in new ones. */
 json_t *config_rope_object(const struct config_reader *r);
 int config_read_rope(const struct config_reader *r);

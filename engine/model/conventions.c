@@ -24,7 +24,7 @@ static const struct convention_row rows[CONVENTIONS] = {
                       "first: vLLM since V1, SGLang, TensorRT-LLM's MTP Eagle, llama.cpp; step (k mod D): vLLM V0 and the model code of vLLM (spec_step_idx)", 0},
     [MTP_INDEXER] = {"mtp-indexer", {"own", "none"}, "none: llama.cpp", 1},
     [MTP_SET] = {"mtp-set", {"config", "own", "first"}, "config: vLLM, SGLang", 1},
-    [LATENT_EPS] = {"latent-eps", {"1e-6", "config"}, "1e-6: Hugging Face's class default; config: vLLM, SGLang", 0},
+    [LATENT_EPS] = {"latent-eps", {"1e-6", "config"}, "1e-6: Hugging Face's class default; config: vLLM, SGLang, llama.cpp", 0},
     [GROUP_MASK] = {"group-mask", {"inf", "zero"}, "zero: older Hugging Face code", 0},
     [NORMALISER_EPS] = {"normaliser-eps", {"0", "1e-20", "6.1e-5"}, "1e-20: Hugging Face; 6.1e-5 (the least sum): llama.cpp", 0},
     [YARN] = {"yarn", {"config", "max-len"}, "max-len: the official script", 0},
@@ -51,7 +51,7 @@ static const struct convention_preset presets[] = {
     {"mindie", "main-hidden=pre-norm,draft-hidden=pre-norm,draft-position=token,prefill-draft=discarded", "eagle-reroll",
      "its graph hands on rows before the norm; its code counts positions by token, though its documentation shows a prompt's from 0; missing-hidden=zeros when another machine "
      "computed the prompt"},
-    {"llama.cpp", "draft-position=token,first-row=phantom,normaliser-eps=6.1e-5,yarn-scale=always,indexer-codes=hadamard,mtp-indexer=none", "mtp-eagle",
+    {"llama.cpp", "draft-position=token,first-row=phantom,latent-eps=config,normaliser-eps=6.1e-5,yarn-scale=always,indexer-codes=hadamard,mtp-indexer=none", "mtp-eagle",
      "positions are those of the batch's tokens; the first pair has a zero hidden state"},
     {"paper", "concat=hidden-embedding", "mtp-vanilla", "eq. 21 of the DeepSeek-V3 report writes the hidden state first"},
     {"transformers", "normaliser-eps=1e-20,yarn-scale=always,rope-angle=f32,indexer-codes=none,mtp-set=own", "none",

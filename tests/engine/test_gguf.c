@@ -3,11 +3,13 @@
 #include "tests/support/engine_support.h"
 
 #include "engine/files/gguf.h"
+#include "ops/quantise.h"
+#include "simd/decode.h"
 #include "tests/support/gguf.h"
 #include "tests/support/same_model.h"
 #include "tests/support/tiny.h"
 
-static const char *const models[] = {TINY_CHECKPOINTS(TINY_NAME)};
+static const char *const models[] = {TINY_CHECKPOINTS(TINY_NAME) TINY_WITH_INDEXER(TINY_NAME) TINY_SHAPES(TINY_NAME)};
 
 static vb_model *open_file(const char *dir, const char *name)
 {
@@ -19,7 +21,7 @@ static vb_model *open_file(const char *dir, const char *name)
 TEST(a_file_gives_the_bits_of_its_directory)
 {
     static const struct gguf_choice choices[] = {
-        {0}, {.all_f32 = 1}, {.unsplit = 1}, {.flat = 1, .alignment = 8}, {.mixed = 1},
+        {0}, {.all_f32 = 1}, {.unsplit = 1}, {.flat = 1, .alignment = 8}, {.mixed = 1}, {.fused = 1},
         {.all_f32 = 1, .unsplit = 1, .no_gating = 1, .alignment = 256},
     };
     char dir[64], what[64];
@@ -83,6 +85,38 @@ TEST(parts_beside_the_whole_are_explained)
     remove_dir(dir);
 }
 
+/* llama.cpp quantises indexer.proj with all other matrices. Its products are computed in f32 all the same. */
+TEST(a_quantised_weights_proj_is_computed_in_f32)
+{
+    static unsigned char blocks[8][34 * 64];
+    char dir[64];
+    vb_model *m = open_tiny("glm5");
+    size_t used = 0;
+    for (int i = 0; i <= m->config.num_hidden_layers; i++) {
+        struct mla *a = i < m->config.num_hidden_layers ? &m->layers[i].self_attn : &m->mtp[0].layer.self_attn;
+        struct weight_view *v = &a->indexer.weights_proj;
+        float wide[64 * 8];
+        if (!a->has_indexer)
+            continue;
+        assert_true(used < COUNT(blocks) && v->rows * v->cols <= COUNT(wide));
+        for (size_t row = 0; row < v->rows; row++)
+            decode_weights(wide + row * v->cols, v, row, 0, v->cols);
+        assert_int_equal(op_quantise_q8_0(blocks[used], wide, v->rows * v->cols), 0);
+        *v = (struct weight_view){.type = WEIGHT_Q8_0, .data = blocks[used++], .rows = v->rows, .cols = v->cols, .stride = v->cols};
+    }
+    assert_int_equal(used, 3); /* two full layers and the MTP layer */
+    make_dir(dir);
+    write_model(dir, "q8_0.gguf", m, &(struct gguf_choice){0});
+    write_model(dir, "f32.gguf", m, &(struct gguf_choice){.all_f32 = 1});
+    vb_model *q = open_file(dir, "q8_0.gguf"), *f = open_file(dir, "f32.gguf");
+    assert_string_equal(checkpoint_find(q->checkpoint, "model.layers.0.self_attn.indexer.weights_proj.weight")->dtype_name, "Q8_0");
+    check_same_runs("weights_proj in Q8_0", f, q);
+    vb_model_close(f);
+    vb_model_close(q);
+    vb_model_close(m);
+    remove_dir(dir);
+}
+
 /* ---- the config ---- */
 
 TEST(every_constant_is_the_one_of_config_json)
@@ -141,6 +175,38 @@ TEST(without_group_keys_there_are_no_groups_and_it_is_known)
     vb_model_close(g);
     vb_model_close(m);
     remove_dir(dir);
+}
+
+/* The config that a file says of which only the metadata is written. */
+static void said_config(struct config *c, const vb_model *m, const struct gguf_choice *o)
+{
+    struct gguf_writer w = {0};
+    struct gguf *g;
+    size_t size;
+    put_config(&w, m, o);
+    char *bytes = gguf_bytes(&w, &size);
+    OK(gguf_parse(&g, bytes, size, "f", NULL, &err));
+    OK(config_from_gguf(c, g, &err));
+    gguf_close(g);
+    free(bytes);
+}
+
+/* As in llama.cpp: a file of GLM-5.2 is known by its context length. Its config.json has index_topk_freq 4 and index_skip_topk_offset 3. */
+TEST(without_the_list_of_full_layers_the_context_length_decides)
+{
+    static const char pattern[] = "FFFSSSFSSSFS";
+    vb_model *m = open_tiny("glm5");
+    struct config c;
+    m->config.num_hidden_layers = (int)sizeof pattern - 1;
+    for (int i = 0; i < 3; i++) {
+        m->config.max_position_embeddings = i ? 1048576 : 1048575;
+        said_config(&c, m, &(struct gguf_choice){.no_types = i < 2});
+        assert_int_equal(c.num_hidden_layers, m->config.num_hidden_layers);
+        for (int layer = 0; layer < c.num_hidden_layers; layer++)
+            assert_int_equal(config_layer_is_shared(&c, layer), i == 2 ? config_layer_is_shared(&m->config, layer)
+                                                                       : i == 1 && pattern[layer] == 'S');
+    }
+    vb_model_close(m);
 }
 
 /* ---- sets of files ---- */
@@ -295,9 +361,11 @@ int main(void)
         cmocka_unit_test(a_file_gives_the_bits_of_its_directory),
         cmocka_unit_test(nothing_but_kv_b_is_copied),
         cmocka_unit_test(parts_beside_the_whole_are_explained),
+        cmocka_unit_test(a_quantised_weights_proj_is_computed_in_f32),
         cmocka_unit_test(every_constant_is_the_one_of_config_json),
         cmocka_unit_test(a_float_is_the_decimal_that_it_was),
         cmocka_unit_test(without_group_keys_there_are_no_groups_and_it_is_known),
+        cmocka_unit_test(without_the_list_of_full_layers_the_context_length_decides),
         cmocka_unit_test(a_set_of_files_is_one_model),
         cmocka_unit_test(a_tokenizer_gives_the_ids_of_its_tokenizer_json),
         cmocka_unit_test(each_name_cuts_words_in_its_way),

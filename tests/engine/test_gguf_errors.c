@@ -242,15 +242,35 @@ static int open_a_tokenizer(const char *path, vb_error *err)
 
 #define BAD VB_BAD_CHECKPOINT
 
+/* A message that begins with %s begins with the path of the file. */
+static void check_wrong(const char *model, const struct wrong *cases, size_t count)
+{
+    char dir[64];
+    vb_model *m = open_tiny(model);
+    make_dir(dir);
+    for (size_t i = 0; i < count; i++) {
+        char message[256];
+        struct wrong x = cases[i];
+        if (!strncmp(x.message, "%s", 2)) {
+            snprintf(message, sizeof message, "%s/f.gguf%s", dir, x.message + 2);
+            x.message = message;
+        }
+        write_wrong(dir, m, &x);
+        expect(dir, &x, open_a_model);
+    }
+    vb_model_close(m);
+    remove_dir(dir);
+}
+
 TEST(metadata_of_another_type_or_range_is_told)
 {
     static const struct wrong cases[] = {
         {"general.architecture", 0, 0, NULL, 1, BAD, "f.gguf: general.architecture is missing or no string"},
         {"general.architecture", U32, 1, NULL, 0, BAD, "f.gguf: general.architecture is missing or no string"},
         {"general.architecture", 0, 0, "llama\n", 0, VB_UNSUPPORTED,
-         "f.gguf: architecture \"llama\\n\" is not supported, only deepseek2 and mistral4"},
+         "f.gguf: architecture \"llama\\n\" is not supported, only deepseek2, mistral4, deepseek32 and glm-dsa"},
         {"general.architecture", 0, 0, "\xff", 0, VB_UNSUPPORTED,
-         "f.gguf: architecture that is not UTF-8 is not supported, only deepseek2 and mistral4"},
+         "f.gguf: architecture that is not UTF-8 is not supported, only deepseek2, mistral4, deepseek32 and glm-dsa"},
         {OF "embedding_length", 0, 0, NULL, 1, BAD, "f.gguf: deepseek2.embedding_length is missing, wanted a whole number"},
         {OF "embedding_length", F32, 0x42800000, NULL, 0, BAD,
          "f.gguf: deepseek2.embedding_length is F32, wanted a whole number"},
@@ -294,21 +314,46 @@ TEST(metadata_of_another_type_or_range_is_told)
         {"tokenizer.ggml.eos_token_id", F32, 0, NULL, 0, BAD, "f.gguf: tokenizer.ggml.eos_token_id is not a whole number"},
         {"tokenizer.ggml.bos_token_id", F32, 0, NULL, 0, BAD, "f.gguf: tokenizer.ggml.bos_token_id is not a whole number"},
     };
-    char dir[64];
-    vb_model *m = open_tiny("v3-mtp3");
-    make_dir(dir);
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        char message[256];
-        struct wrong x = cases[i];
-        if (!strncmp(x.message, "%s", 2)) {
-            snprintf(message, sizeof message, "%s/f.gguf%s", dir, x.message + 2);
-            x.message = message;
-        }
-        write_wrong(dir, m, &x);
-        expect(dir, &x, open_a_model);
-    }
-    vb_model_close(m);
-    remove_dir(dir);
+    check_wrong("v3-mtp3", cases, COUNT(cases));
+}
+
+TEST(metadata_of_an_indexer_is_checked)
+{
+    static const struct wrong cases[] = {
+        {OF "attention.indexer.head_count", 0, 0, NULL, 1, BAD,
+         "f.gguf: glm-dsa.attention.indexer.head_count is missing, wanted a whole number"},
+        {OF "attention.indexer.top_k", U32, 0, NULL, 0, BAD, "f.gguf: index_topk is 0, wanted a whole number from 1 to 16777216"},
+        {OF "attention.indexer.key_length", U32, 64, NULL, 0, VB_UNSUPPORTED, "f.gguf: index_head_dim 64 is not supported, only 128"},
+        {OF "attention.indexer.types", BOOL, 1, NULL, 0, BAD,
+         "f.gguf: glm-dsa.attention.indexer.types is BOOL, wanted an array with one BOOL per layer"},
+        {OF "attention.indexer.types", 0, 0, NULL, 1, BAD, "%s: model.layers.2.self_attn.indexer.wq_b.weight is missing"},
+        {OF "attention.indexer.block_size", U32, 8, NULL, 0, VB_UNSUPPORTED,
+         "f.gguf: the key glm-dsa.attention.indexer.block_size is not known, and may change what is computed"},
+        {OF "expert_gating_func", U32, 1, NULL, 0, VB_UNSUPPORTED,
+         "f.gguf: glm-dsa.expert_gating_func 1 (softmax) is not supported, only 2 (sigmoid)"},
+        {OF "expert_count", 0, 0, NULL, 1, BAD, "f.gguf: glm-dsa.expert_count is missing, wanted a whole number"},
+        {"verbatim.index_share_for_mtp_iteration", U32, 1, NULL, 0, BAD,
+         "f.gguf: verbatim.index_share_for_mtp_iteration is no BOOL"},
+    };
+    check_wrong("glm5", cases, COUNT(cases));
+}
+
+TEST(architectures_that_are_known_are_refused_with_the_reason)
+{
+    static const struct wrong cases[] = {
+        {"general.architecture", 0, 0, "deepseek4", 0, VB_UNSUPPORTED,
+         "f.gguf: architecture deepseek4 is not supported: the compressed sparse attention and hyper-connections of DeepSeek-V4 are not "
+         "computed here"},
+        {"general.architecture", 0, 0, "deepseek2-ocr", 0, VB_UNSUPPORTED,
+         "f.gguf: architecture deepseek2-ocr is not supported: the language model of DeepSeek-OCR has no latent attention (MLA)"},
+        {"general.architecture", 0, 0, "kimi-linear", 0, VB_UNSUPPORTED,
+         "f.gguf: architecture kimi-linear is not supported: the linear attention of Kimi-Linear is not computed here"},
+        {"general.architecture", 0, 0, "mistral3", 0, VB_UNSUPPORTED,
+         "f.gguf: architecture mistral3 is not supported: Mistral 3 and Ministral have no latent attention (MLA)"},
+        {"general.architecture", 0, 0, "DeepseekV4ForCausalLM", 0, VB_UNSUPPORTED,
+         "f.gguf: architecture \"DeepseekV4ForCausalLM\" is not supported, only deepseek2, mistral4, deepseek32 and glm-dsa"},
+    };
+    check_wrong("v3-mtp3", cases, COUNT(cases));
 }
 
 TEST(a_tokenizer_of_another_kind_is_told)
@@ -392,14 +437,15 @@ TEST(a_type_or_a_name_that_is_not_known_is_told)
     struct gguf_writer w = {0};
     make_dir(dir);
     snprintf(path, sizeof path, "%s/f.gguf", dir);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         put_config(&w, m, &o);
         put_model(&w, m, &o);
         switch (i) {
         case 0: tensor(&w, "blk.0.attn_q_b.weight", TYPE_Q4_1, 2, (size_t[]){4, 64}, zeros, 4 * 2 * 20); break;
         case 1: tensor(&w, "rope_freqs.weight", TYPE_F32, 1, (size_t[]){8}, zeros, 32); break;
         case 2: tensor(&w, "blk.01.attn_q.weight", TYPE_F32, 1, (size_t[]){8}, zeros, 32); break;
-        default: tensor(&w, "blk.0.ffn_up_exps.weight", TYPE_F32, 2, (size_t[]){8, 8}, zeros, 256);
+        case 3: tensor(&w, "blk.0.ffn_up_exps.weight", TYPE_F32, 2, (size_t[]){8, 8}, zeros, 256); break;
+        default: tensor(&w, "blk.0.ffn_gate_up_exps.weight", TYPE_F32, 3, (size_t[]){2, 5, 8}, zeros, 320);
         }
         gguf_write(&w, dir, "f.gguf");
         static const char *const messages[] = {
@@ -407,6 +453,7 @@ TEST(a_type_or_a_name_that_is_not_known_is_told)
             "f.gguf: rope_freqs.weight has no place in the model of the metadata (tensors left over: 1)",
             "f.gguf: blk.01.attn_q.weight has no place in the model of the metadata (tensors left over: 1)",
             "f.gguf: blk.0.ffn_up_exps.weight is not one matrix for each of up to 65536 experts",
+            "f.gguf: blk.0.ffn_gate_up_exps.weight is not two matrices of one size for each of up to 65536 experts",
         };
         REFUSED(open_a_model(path, &err), i ? BAD : VB_UNSUPPORTED, messages[i]);
     }
@@ -457,6 +504,8 @@ int main(void)
         cmocka_unit_test(tensors_cover_the_data_once),
         cmocka_unit_test(a_file_cut_anywhere_is_told),
         cmocka_unit_test(metadata_of_another_type_or_range_is_told),
+        cmocka_unit_test(metadata_of_an_indexer_is_checked),
+        cmocka_unit_test(architectures_that_are_known_are_refused_with_the_reason),
         cmocka_unit_test(a_tokenizer_of_another_kind_is_told),
         cmocka_unit_test(tokens_that_cannot_be_are_told),
         cmocka_unit_test(a_type_or_a_name_that_is_not_known_is_told),

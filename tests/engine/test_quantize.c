@@ -15,7 +15,7 @@
 #include "tests/support/tiny.h"
 #include "tests/support/wide_checkpoint.h"
 
-static const char *const models[] = {TINY_CHECKPOINTS(TINY_PATH) "golden/tale"};
+static const char *const models[] = {TINY_CHECKPOINTS(TINY_PATH) TINY_WITH_INDEXER(TINY_PATH) TINY_SHAPES(TINY_PATH) "golden/tale"};
 
 static const struct gguf_write_options as_f32 = {GGUF_AS_F32, GGUF_AS_STORED, GGUF_AS_F32},
                                        as_bf16 = {GGUF_AS_BF16, GGUF_AS_STORED, GGUF_AS_BF16},
@@ -158,6 +158,33 @@ TEST(the_config_comes_back)
     remove_dir(dir);
 }
 
+/* Keys that Verbatim does not need, but without which llama.cpp does not open the file or stops in its first pass. */
+TEST(keys_that_llama_cpp_needs_are_written)
+{
+    static const struct {
+        const char *model, *key;
+        int64_t value;
+    } wanted[] = {
+        {"golden/tiny/mistral4", "mistral4.attention.temperature_length", 24},
+        {"golden/tiny/youtu", "deepseek2.expert_feed_forward_length", 104},
+        {"golden/tiny/youtu", "deepseek2.expert_shared_count", 0},
+        {"golden/tiny/youtu", "deepseek2.leading_dense_block_count", 3},
+        {"golden/tiny/v32", "deepseek32.expert_gating_func", 2},
+    };
+    char dir[64];
+    make_dir(dir);
+    for (size_t i = 0; i < COUNT(wanted); i++) {
+        struct gguf *g;
+        int64_t x = -1;
+        OK(gguf_open(&g, quantized(dir, wanted[i].model, &as_bf16), NULL, &err));
+        assert_true(gguf_integer(gguf_find(g, wanted[i].key), &x));
+        assert_int_equal(x, wanted[i].value);
+        assert_null(gguf_find(g, "deepseek2.expert_count")); /* 0 experts: llama.cpp wants no key */
+        gguf_close(g);
+    }
+    remove_dir(dir);
+}
+
 /* ---- blocks ---- */
 
 static float number_at(const struct gguf_tensor *t, size_t i)
@@ -195,8 +222,8 @@ static void check_tensor(const char *from, const struct gguf_tensor *t, const st
     for (size_t i = 0; !is_q && i < n; i++)
         if (f32_to_bits(number_at(t, i)) != f32_to_bits(w[i]))
             fail_msg("%s: number %zu of %s is %a, should be %a", from, i, name, (double)number_at(t, i), (double)w[i]);
-    int wanted = (t->ndim > 1 && !strstr(name, "ffn_gate_inp") && !strstr(name, "embd") && !strstr(name, "embed_tokens")) &&
-                 t->shape[t->ndim - 1] % 32 == 0;
+    int wanted = (t->ndim > 1 && !strstr(name, "ffn_gate_inp") && !strstr(name, "indexer.proj") && !strstr(name, "embd") &&
+                  !strstr(name, "embed_tokens")) && t->shape[t->ndim - 1] % 32 == 0;
     if (is_q != wanted)
         fail_msg("%s: %s is %s", from, name, t->type->name);
     free(blocks);
@@ -219,6 +246,8 @@ TEST(every_tensor_holds_the_blocks_of_its_rows)
                 const struct gguf_tensor *t = gguf_tensor(g, k);
                 char name[64];
                 snprintf(name, sizeof name, "%.*s", (int)t->name.size, t->name.s);
+                if (m->config.tie_word_embeddings && !strcmp(name, "output.weight")) /* a tensor of its own, because it is quantised */
+                    strcpy(name, "token_embd.weight");
                 check_tensor(models[i], t, gguf_find_tensor(witness, name), q4 ? "Q4_0" : "Q8_0");
                 quantised += t->type->numbers == 32;
             }
@@ -339,26 +368,30 @@ TEST(copies_in_modules_are_left_out_and_noted)
 
 /* ---- what cannot be said ---- */
 
-#define CANNOT(change, part)                                                                                       \
+#define CANNOT(from, change, part)                                                                                 \
     do {                                                                                                           \
-        vb_model *m = open_tiny("v3");                                                                             \
+        vb_model *m = open_tiny(from);                                                                             \
         struct gguf_plan *p;                                                                                       \
         change;                                                                                                    \
-        REFUSED(gguf_plan_open(&p, m, "golden/tiny/v3", &as_f32, &err), VB_UNSUPPORTED, part);                     \
+        REFUSED(gguf_plan_open(&p, m, "golden/tiny/" from, &as_f32, &err), VB_UNSUPPORTED, part);                  \
         assert_null(p);                                                                                            \
         vb_model_close(m);                                                                                         \
     } while (0)
 
 TEST(what_the_format_cannot_say_is_refused)
 {
-    CANNOT(m->config.moe_layer_freq = 2, "moe_layer_freq 2 cannot be said in a GGUF file");
-    CANNOT(m->config.rope_interleave = 0, "rope_interleave 0 cannot be said");
-    CANNOT(m->config.rope_mscale_all_dim = 0.707, "mscale is 1 and mscale_all_dim 0.707: a GGUF file has one number for both");
-    CANNOT(m->config.scoring_func = SCORING_SOFTMAX, "scoring_func sigmoid and topk_method noaux_tc go together");
-    CANNOT(m->config.topk_method = TOPK_GREEDY, "scoring_func sigmoid and topk_method noaux_tc go together");
-    CANNOT(m->config.routed_scaling_factor = 2.5000000001, "routed_scaling_factor is 2.5000000001");
-    CANNOT(m->config.rms_norm_eps = 1e-60, "rms_norm_eps is 1e-60");
-    CANNOT(m->config.rope_mscale = m->config.rope_mscale_all_dim = 0.123456789012, "mscale_all_dim is 0.123456789012");
+    CANNOT("v3", m->config.moe_layer_freq = 2, "moe_layer_freq 2 cannot be said in a GGUF file");
+    CANNOT("v3", m->config.rope_interleave = 0, "rope_interleave 0 cannot be said");
+    CANNOT("v3", m->config.rope_mscale_all_dim = 0.707, "mscale is 1 and mscale_all_dim 0.707: a GGUF file has one number for both");
+    CANNOT("v3", m->config.scoring_func = SCORING_SOFTMAX, "scoring_func sigmoid and topk_method noaux_tc go together");
+    CANNOT("v3", m->config.topk_method = TOPK_GREEDY, "scoring_func sigmoid and topk_method noaux_tc go together");
+    CANNOT("v3", m->config.routed_scaling_factor = 2.5000000001, "routed_scaling_factor is 2.5000000001");
+    CANNOT("v3", m->config.rms_norm_eps = 1e-60, "rms_norm_eps is 1e-60");
+    CANNOT("v3", m->config.rope_mscale = m->config.rope_mscale_all_dim = 0.123456789012, "mscale_all_dim is 0.123456789012");
+    CANNOT("glm5", m->config.indexer_rope_interleave = 0, "indexer_rope_interleave 0 with the shared layer 2 cannot be said in a GGUF file "
+                                                          "of architecture deepseek32");
+    CANNOT("v32", m->config.first_k_dense_replace = 4, "a model without experts cannot be said in a GGUF file of architecture deepseek32");
+    CANNOT("v32", m->config.scoring_func = SCORING_SOFTMAX, "in a GGUF file of architecture deepseek32 scoring_func sigmoid and");
 }
 
 /* `name` [row, col] of a copy of v3-mtp3 is not a number. */
@@ -493,6 +526,7 @@ int main(void)
         cmocka_unit_test(noisy_checkpoints_give_the_bits_of_the_directory),
         cmocka_unit_test(q8_0_and_q4_0_give_the_bits_of_precision_q8_and_q4),
         cmocka_unit_test(the_config_comes_back),
+        cmocka_unit_test(keys_that_llama_cpp_needs_are_written),
         cmocka_unit_test(every_tensor_holds_the_blocks_of_its_rows),
         cmocka_unit_test(any_number_of_threads_writes_the_same_bytes),
         cmocka_unit_test(embedding_and_head_have_types_of_their_own),

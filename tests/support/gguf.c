@@ -205,25 +205,41 @@ static void put_mlp(struct gguf_writer *w, const char *prefix, const char *endin
     put_matrix(w, prefix, name, &m->down_proj, all_f32);
 }
 
-/* Writes one of the three matrices (`which`) of all experts as one tensor. */
+/* Writes the matrices `which` to `last` (0: gate, 1: up, 2: down) of all experts as one tensor. */
 static void put_experts(struct gguf_writer *w, const char *prefix, const char *name, const struct moe *m, size_t E,
-                        size_t which, int all_f32)
+                        size_t which, size_t last, int all_f32)
 {
     struct bytes all = {0};
     char whole[64];
     uint32_t type = 0;
     size_t size, rows = 0, cols = 0;
-    for (size_t e = 0; e < E; e++) {
-        const struct weight_view *v = (const struct weight_view *)&m->experts[e] + which;
-        char *numbers = matrix_numbers(v, all_f32, &type, &size);
-        rows = v->rows;
-        cols = v->cols;
-        put(&all, numbers, rows * cols * size);
-        free(numbers);
-    }
+    for (size_t e = 0; e < E; e++)
+        for (size_t i = which; i <= last; i++) {
+            const struct weight_view *v = (const struct weight_view *)&m->experts[e] + i;
+            char *numbers = matrix_numbers(v, all_f32, &type, &size);
+            rows = v->rows * (last - which + 1);
+            cols = v->cols;
+            put(&all, numbers, v->rows * cols * size);
+            free(numbers);
+        }
     snprintf(whole, sizeof whole, "%sffn_%s_exps.weight", prefix, name);
     tensor(w, whole, type, 3, (size_t[]){E, rows, cols}, all.data, all.used);
     free(all.data);
+}
+
+static void put_indexer(struct gguf_writer *w, const char *prefix, const struct config *c, const struct mla *a, int all_f32)
+{
+    put_matrix(w, prefix, "indexer.attn_q_b", &a->indexer.wq_b, all_f32);
+    put_matrix(w, prefix, "indexer.attn_k", &a->indexer.wk, all_f32);
+    put_vector(w, prefix, "indexer.k_norm.weight", a->indexer.k_norm, (size_t)c->index_head_dim);
+    put_vector(w, prefix, "indexer.k_norm.bias", a->indexer.k_norm_bias, (size_t)c->index_head_dim);
+    const struct weight_view *v = &a->indexer.weights_proj;
+    char name[64];
+    snprintf(name, sizeof name, "%sindexer.proj.weight", prefix);
+    if (v->type == WEIGHT_Q8_0 && !all_f32)
+        tensor(w, name, TYPE_Q8_0, 2, (size_t[]){v->rows, v->cols}, v->data, v->rows * v->cols / 32 * 34);
+    else
+        put_matrix(w, prefix, "indexer.proj", v, 1);
 }
 
 void put_layer(struct gguf_writer *w, const struct config *c, const struct layer *l, int index,
@@ -249,6 +265,8 @@ void put_layer(struct gguf_writer *w, const struct config *c, const struct layer
     else
         put_kv_b(w, p, c, &a->w_uk, o);
     put_matrix(w, p, "attn_output", &a->o_proj, o->all_f32);
+    if (a->has_indexer)
+        put_indexer(w, p, c, a, o->all_f32);
     if (!l->is_moe) {
         put_mlp(w, p, "", &l->mlp, o->all_f32);
         return;
@@ -256,9 +274,10 @@ void put_layer(struct gguf_writer *w, const struct config *c, const struct layer
     put_matrix(w, p, "ffn_gate_inp", &l->moe.gate, 1);
     if (l->moe.e_score_correction_bias)
         put_vector(w, p, "exp_probs_b.bias", l->moe.e_score_correction_bias, E);
-    put_experts(w, p, "gate", &l->moe, E, 0, o->all_f32);
-    put_experts(w, p, "up", &l->moe, E, 1, o->all_f32);
-    put_experts(w, p, "down", &l->moe, E, 2, o->all_f32);
+    put_experts(w, p, o->fused ? "gate_up" : "gate", &l->moe, E, 0, o->fused != 0, o->all_f32);
+    if (!o->fused)
+        put_experts(w, p, "up", &l->moe, E, 1, 1, o->all_f32);
+    put_experts(w, p, "down", &l->moe, E, 2, 2, o->all_f32);
     if (c->n_shared_experts)
         put_mlp(w, p, "_shexp", &l->moe.shared_experts, o->all_f32);
 }
@@ -307,19 +326,8 @@ static void put_heads(struct gguf_writer *w, const struct config *c, int unsplit
     key_f32(w, OF "rope.freq_base", c->rope_theta);
 }
 
-void put_config(struct gguf_writer *w, const vb_model *m, const struct gguf_choice *o)
+static void put_expert_keys(struct gguf_writer *w, const struct config *c, const struct gguf_choice *o)
 {
-    const struct config *c = &m->config;
-    w->architecture = c->query_beta > 0 ? "mistral4" : "deepseek2";
-    key_string(w, "general.architecture", w->architecture);
-    if (o->alignment)
-        key_u32(w, "general.alignment", (int64_t)o->alignment);
-    key_u32(w, OF "vocab_size", c->vocab_size);
-    key_u32(w, OF "context_length", c->max_position_embeddings);
-    key_u32(w, OF "embedding_length", c->hidden_size);
-    key_u32(w, OF "block_count", c->num_hidden_layers + m->num_mtp);
-    key_u32(w, OF "feed_forward_length", c->intermediate_size);
-    put_heads(w, c, o->unsplit);
     key_u32(w, OF "leading_dense_block_count", c->first_k_dense_replace);
     key_u32(w, OF "expert_feed_forward_length", c->moe_intermediate_size);
     key_u32(w, OF "expert_count", c->n_routed_experts);
@@ -334,6 +342,41 @@ void put_config(struct gguf_writer *w, const vb_model *m, const struct gguf_choi
         key_number(w, OF "expert_weights_norm", BOOL, 1);
     if (!o->no_gating)
         key_u32(w, OF "expert_gating_func", c->scoring_func == SCORING_SIGMOID ? 2 : 1);
+}
+
+static void put_indexer_keys(struct gguf_writer *w, const struct config *c, const struct gguf_choice *o)
+{
+    key_u32(w, OF "attention.indexer.head_count", c->index_n_heads);
+    key_u32(w, OF "attention.indexer.key_length", c->index_head_dim);
+    key_u32(w, OF "attention.indexer.top_k", c->index_topk);
+    if (c->index_share_for_mtp_iteration)
+        key_number(w, "verbatim.index_share_for_mtp_iteration", BOOL, 1);
+    if (o->no_types || !c->indexer_rope_interleave)
+        return;
+    key_array(w, OF "attention.indexer.types", BOOL, (uint64_t)c->num_hidden_layers);
+    for (int i = 0; i < c->num_hidden_layers; i++)
+        put_number(&w->keys, !config_layer_is_shared(c, i), 1);
+}
+
+void put_config(struct gguf_writer *w, const vb_model *m, const struct gguf_choice *o)
+{
+    const struct config *c = &m->config;
+    w->architecture = c->index_topk ? c->indexer_rope_interleave ? "glm-dsa" : "deepseek32" : c->query_beta > 0 ? "mistral4" : "deepseek2";
+    key_string(w, "general.architecture", w->architecture);
+    if (o->alignment)
+        key_u32(w, "general.alignment", (int64_t)o->alignment);
+    key_u32(w, OF "vocab_size", c->vocab_size);
+    key_u32(w, OF "context_length", c->max_position_embeddings);
+    key_u32(w, OF "embedding_length", c->hidden_size);
+    key_u32(w, OF "block_count", c->num_hidden_layers + m->num_mtp);
+    key_u32(w, OF "feed_forward_length", c->intermediate_size);
+    put_heads(w, c, o->unsplit);
+    if (config_has_layers(c, 1))
+        put_expert_keys(w, c, o);
+    else
+        key_u32(w, OF "leading_dense_block_count", c->num_hidden_layers); /* and no number of experts */
+    if (c->index_topk)
+        put_indexer_keys(w, c, o);
     if (m->num_mtp)
         key_u32(w, OF "nextn_predict_layers", m->num_mtp);
     if (c->rope_yarn) {

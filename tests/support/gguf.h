@@ -30,7 +30,7 @@ struct gguf_writer {
     const char *without; /* the name of a key that is left out; NULL: none */
     size_t keep;         /* while `dropping` is set: the offset in `keys` of the key that is left out */
     int dropping;
-    const char *architecture; /* replaces "deepseek2" at the beginning of keys; NULL: nothing does */
+    const char *architecture; /* replaces "deepseek2" at the beginning of keys, also of `without`; NULL: nothing does */
 };
 
 /* ---- metadata ---- */
@@ -70,6 +70,8 @@ struct gguf_choice {
     int mixed;        /* 1: attn_v_b is F32, even if attn_k_b has another type */
     int no_groups;    /* 1: the keys expert_group_count and expert_group_used_count are missing */
     int no_gating;    /* 1: the key expert_gating_func is missing */
+    int fused;        /* 1: one tensor ffn_gate_up_exps instead of ffn_gate_exps and ffn_up_exps */
+    int no_types;     /* 1: the key attention.indexer.types is missing */
     size_t alignment; /* the alignment of tensors; 0: the key general.alignment is missing, and the alignment is 32 */
     const char *tokenizer; /* the directory of a tokenizer that is written to the file; NULL: the file has no tokenizer */
 };

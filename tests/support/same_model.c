@@ -43,6 +43,7 @@ void check_same_config(const char *what, const struct config *directory, const s
     check_same_real(what, "the scale", config_attention_scale_f64(a), config_attention_scale_f64(b));
     assert_int_equal(a->rope_yarn, b->rope_yarn);
     assert_int_equal(a->rope_original_max_position_embeddings, b->rope_original_max_position_embeddings);
+    assert_memory_equal(a->shared_set, b->shared_set, sizeof a->shared_set);
     assert_int_equal(a->num_eos, b->num_eos);
     assert_memory_equal(a->eos_token_ids, b->eos_token_ids, (size_t)a->num_eos * sizeof *a->eos_token_ids);
     assert_true(b->gguf && !b->no_groups);

@@ -29,7 +29,7 @@ class TensorInfo(typing.NamedTuple):
 
 
 class Tensors(Closing, collections.abc.Mapping):
-    """The tensors at a path, by name: a safetensors file, a GGUF file of architecture deepseek2, or the directory of a checkpoint, whose
+    """The tensors at a path, by name: a safetensors file, a GGUF file, or the directory of a checkpoint, whose
     shards are one list. tensors[name] is a copy as a NumPy array: of the file's type where NumPy has it, else (BF16, F8_E4M3 without
     its scales, quantised types) as float32, exactly. Names are sorted. Threads may share it."""
 
