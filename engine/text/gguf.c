@@ -43,12 +43,19 @@ enum token_kind { KIND_NORMAL = 1, KIND_UNKNOWN, KIND_CONTROL, KIND_USER_DEFINED
 #define LOWER "[\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}&&[^\\\\p{Han}]]"
 #define SUFFIX "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 
+/* Words of tokenizers that cut before a capital: letters with what may stand before them, as many as possible of them capitals or small. */
+#define CAPITALS "[\\\\p{Lu}\\\\p{Lt}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
+#define SMALL "[\\\\p{Ll}\\\\p{Lm}\\\\p{Lo}\\\\p{M}]"
+#define BEFORE "[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?"
+#define CASED_WORDS(suffix) BEFORE CAPITALS "*" SMALL "+" suffix "|" BEFORE CAPITALS "+" SMALL "*" suffix
+#define SIGNS_AND_SPACES "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n/]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
+
 static const struct {
     const char *name, *pre_tokenizer;
     int ignore_merges;
 } known[] = {
     {"gpt-2", BYTES "true}", 0},
-    {"deepseek-v3", /* V3, R1, V3.1 */
+    {"deepseek-v3", /* V3, R1, V3.1, V3.2 */
      SEQUENCE(SPLIT("\\\\p{N}{1,3}") SPLIT("[\\\\x{4e00}-\\\\x{9fa5}\\\\x{3040}-\\\\x{30ff}]+")
               SPLIT("[!\\\"#$%&'()*+,\\\\-./:;<=>?@\\\\[\\\\\\\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\\\p{L}\\\\p{P}\\\\p{S}]?[\\\\p{L}\\\\p{M}]+"
                     "| ?[\\\\p{P}\\\\p{S}]+[\\r\\n]*|\\\\s*[\\r\\n]+|\\\\s+(?!\\\\S)|\\\\s+")), 0},
@@ -57,12 +64,28 @@ static const struct {
               SPLIT("\\\\s?[!-/:-~\\\\x{ff01}-\\\\x{ff0f}\\\\x{ff1a}-\\\\x{ff5e}\\\\x{2018}-\\\\x{201f}\\\\x{3000}-\\\\x{3002}]+")
               SPLIT("\\\\s+$") SPLIT("[\\\\x{4e00}-\\\\x{9fa5}\\\\x{800}-\\\\x{4e00}\\\\x{ac00}-\\\\x{d7ff}]+")
               "{\"type\":\"Digits\",\"individual_digits\":true},"), 0},
-    {"glm4", /* GLM-4.7-Flash */
+    {"glm4", /* GLM-4.7-Flash, GLM-5 */
      SEQUENCE(SPLIT("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*"
                     "|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+")), 1},
     {KIMI_K2, /* Kimi-K2, Moonlight: pat_str of their tokenization_kimi.py and tokenization_moonshot.py */
      SEQUENCE(SPLIT("[\\\\p{Han}]+|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER "*" LOWER "+" SUFFIX "|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?" UPPER "+" LOWER "*" SUFFIX
                     "|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+")), 1},
+    {"tekken", /* Mistral 4, Mistral Large 3 */
+     SEQUENCE(SPLIT(CASED_WORDS("") "|\\\\p{N}" SIGNS_AND_SPACES)), 1},
+    {"youtu", /* Youtu-LLM: first Korean, Chinese punctuation, Bopomofo and Chinese with Japanese, then the rest */
+     SEQUENCE(SPLIT("[\\\\x{ac00}-\\\\x{d7a3}\\\\x{3131}-\\\\x{318e}]+|[\\\\x{ff01}\\\\x{2026}\\\\x{201c}\\\\x{201d}\\\\x{2018}\\\\x{2019}\\\\x{2014}"
+                    "\\\\x{ff1a}\\\\x{ff1b}\\\\x{ff0c}\\\\x{3001}-\\\\x{303f}\\\\x{fe30}-\\\\x{fe4f}]+|[\\\\x{3105}-\\\\x{312f}]+"
+                    "|[\\\\x{4e00}-\\\\x{9fa5}\\\\x{3040}-\\\\x{30ff}]+")
+              SPLIT(CASED_WORDS(SUFFIX) "|\\\\p{N}" SIGNS_AND_SPACES)), 1},
+    {"kanana2", /* Kanana-2 */
+     SEQUENCE(SPLIT(CASED_WORDS(SUFFIX) "|\\\\p{N}{1,3}" SIGNS_AND_SPACES)), 0},
+};
+
+/* Names of llama.cpp for words that are cut as with another name. */
+static const struct {
+    const char *name, *same_as;
+} others[] = {
+    {"gigachat", "gpt-2"}, {"joyai-llm", "deepseek-v3"},
 };
 
 struct gguf_saying {
@@ -174,20 +197,37 @@ static int say_merges(const struct gguf_saying *s)
 
 /* ---- names ---- */
 
+static size_t index_of(const char *pre)
+{
+    size_t i = 0;
+    while (strcmp(known[i].name, pre))
+        i++;
+    return i;
+}
+
 static int find_pre(const struct gguf_saying *s, size_t *out)
 {
     static const char key[] = "tokenizer.ggml.pre";
     const struct gguf_value *v = gguf_find(s->g, key);
     struct gguf_text name;
-    char shown[64], list[128] = "";
+    char shown[64], list[192] = "";
     if (!gguf_string(v, &name))
         return wrong(s, key, v, "the name of how words are cut");
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (is(name, others[i].name)) {
+            *out = index_of(others[i].same_as);
+            return VB_OK;
+        }
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         size_t n = strlen(list);
         snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", known[i].name);
         *out = i;
         if (is(name, known[i].name))
             return VB_OK;
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        size_t n = strlen(list);
+        snprintf(list + n, sizeof list - n, ", %s", others[i].name);
     }
     snprintf(shown, sizeof shown, "%.*s", name.size > 40 ? 40 : (int)name.size, name.s);
     for (char *c = shown; *c; c++)
@@ -240,14 +280,6 @@ static int say_config(const struct gguf_saying *s, json_t *config)
         (rc = say_id(s, config, "tokenizer.ggml.eos_token_id", "eos_token")))
         return rc;
     return json_object_set_new(config, "add_bos_token", json_boolean(flag)) ? no_memory(s) : VB_OK;
-}
-
-static size_t index_of(const char *pre)
-{
-    size_t i = 0;
-    while (strcmp(known[i].name, pre))
-        i++;
-    return i;
 }
 
 int tokenizer_said(json_t **out, const char *pre, json_t *vocab, json_t *added, json_t *merges)

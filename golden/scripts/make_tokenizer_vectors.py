@@ -8,6 +8,8 @@ decoded text comes from Python's UTF-8 decoder. vectors.json has
     variants   [{name, change: members that replace those of tokenizer.json (of its model, with "model."), cases}]
     cases      [[text, ids with special tokens recognised, ids with special tokens as text or null when equal]]
     streams    [[chunks of bytes in hexadecimal, text]]
+words.json has, for names that GGUF gives to rules of splitting (tokenizer.ggml.pre), the published patterns of the models and
+    cases      [[text, the words that these patterns make of it]]
 """
 import json
 import pathlib
@@ -38,6 +40,30 @@ V3 = [r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
       " ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"]
 V2 = ["[\r\n]", "\\s?[A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u0400-\u0481]+",
       "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+", r"\s+$", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"]
+
+
+# The patterns of published tokenizer.json files; Kimi's is that of tokenization_kimi.py, and Youtu's that of llama.cpp's source.
+CASED = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+SUFFIX|"
+         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*SUFFIX|DIGITS| ?[^\s\p{L}\p{N}]+[\r\n/]*|"
+         r"\s*[\r\n]+|\s+(?!\S)|\s+")
+SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+CUTS = {
+    "gpt-2": [r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"],
+    "deepseek-v3": V3,
+    "glm4": [SUFFIX + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"],
+    "kimi-k2": [r"[\p{Han}]+|" + CASED.replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]").replace("SUFFIX", SUFFIX + "?")
+                .replace("DIGITS", r"\p{N}{1,3}").replace(r"[\r\n/]", r"[\r\n]")],
+    "tekken": [CASED.replace("SUFFIX", "").replace("DIGITS", r"\p{N}")],
+    "youtu": ["[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+",
+              CASED.replace("SUFFIX", SUFFIX + "?").replace("DIGITS", r"\p{N}")],
+    "kanana2": [CASED.replace("SUFFIX", SUFFIX + "?").replace("DIGITS", r"\p{N}{1,3}")],
+}
+CUT_TEXTS = [
+    "camelCase HTTPServer XMLhttpRequest aB Ab AB", "Don't YOU'LL we'VE i'M he'D'S x's", "1 12 123 1234 12345678 ²½Ⅷ٣٤٥", "a/b//c /\n//\n/x ?/!/",
+    "été ÉTÉ éTÉ ǅungla ǄUNGLA ªº ʰ ßẞ", "Привет МИР приВЕТ αΒγ ΑΒγ", "e\u0301cole E\u0301COLE x\u0301\u0302Y", "中文和English混排，标点。“引号”…—：；！",
+    "ひらがなカタカナ漢字한국어ㄱㄴㄷㅏ", "ㄅㄆㄇ注音ab〿︰﹏（）", "日本のA型 中A中a", "  two  spaces\t\tand\n\nlines \r\n  x", "नमस्ते مرحبا ok", "🚀\u200d🏽 ok'S",
+    "a，b：c；d！e…f“g”h‘i’j—k、l〿m。n︰o﹏p", "a가b힣cㄱdㆎeㄅfㄯg一h龥i\u3040jゟk゠lヿm",
+]
 
 
 def split(pattern, behavior="isolated", invert=False, literal=False):
@@ -130,6 +156,16 @@ def change(base, members):
     return out
 
 
+def write_words():
+    lines = []
+    for name, patterns in CUTS.items():
+        cut = sequence(*map(split, patterns))
+        cases = [[text, [word for word, _ in cut.pre_tokenize_str(text)]] for text in CUT_TEXTS + texts(40)[13:43]]
+        lines.append(json.dumps(name) + ": {\"patterns\": " + json.dumps(patterns, ensure_ascii=False) + ", \"cases\": [\n" +
+                     ",\n".join(json.dumps(c, ensure_ascii=False, separators=(",", ":")) for c in cases) + "\n]}")
+    (OUT / "words.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
 def main():
     t = train()
     OUT.mkdir(exist_ok=True)
@@ -170,6 +206,7 @@ def main():
     lines.append(",\n".join(json.dumps(s, separators=(",", ":")) for s in result["streams"]))
     lines.append("]}")
     (OUT / "vectors.json").write_text("\n".join(lines) + "\n")
+    write_words()
 
 
 if __name__ == "__main__":

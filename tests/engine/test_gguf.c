@@ -3,6 +3,7 @@
 #include "tests/support/engine_support.h"
 
 #include "engine/files/gguf.h"
+#include "engine/text/tokenizer_internal.h"
 #include "ops/quantise.h"
 #include "simd/decode.h"
 #include "tests/support/gguf.h"
@@ -110,6 +111,7 @@ TEST(a_quantised_weights_proj_is_computed_in_f32)
     write_model(dir, "f32.gguf", m, &(struct gguf_choice){.all_f32 = 1});
     vb_model *q = open_file(dir, "q8_0.gguf"), *f = open_file(dir, "f32.gguf");
     assert_string_equal(checkpoint_find(q->checkpoint, "model.layers.0.self_attn.indexer.weights_proj.weight")->dtype_name, "Q8_0");
+    assert_int_equal(q->layers[0].self_attn.indexer.weights_proj.type, WEIGHT_F32);
     check_same_runs("weights_proj in Q8_0", f, q);
     vb_model_close(f);
     vb_model_close(q);
@@ -310,15 +312,70 @@ TEST(a_tokenizer_gives_the_ids_of_its_tokenizer_json)
     tokenizer_close(json);
 }
 
-/* The names differ in how many digits make a word: the trained vocabulary has tokens of several. */
+/* Compares the words of a text with a list of them. */
+static void check_words(const char *name, const struct tokenizer *t, const char *text, const json_t *words)
+{
+    int32_t *sizes;
+    size_t count, at = 0, i;
+    json_t *word;
+    OK(tokenizer_words(t, text, strlen(text), &sizes, &count, &err));
+    json_array_foreach(words, i, word) {
+        if (i >= count || sizes[i] != (int32_t)json_string_length(word) || memcmp(text + at, json_string_value(word), (size_t)sizes[i]))
+            fail_msg("%s: word %zu of \"%s\" should be \"%s\"", name, i, text, json_string_value(word));
+        at += (size_t)sizes[i];
+    }
+    assert_int_equal(count, i);
+    vb_free(NULL, sizes);
+}
+
+/* Truth: the words that Hugging Face's `tokenizers` makes with the published patterns. */
 TEST(each_name_cuts_words_in_its_way)
+{
+    static const struct {
+        const char *name, *as;
+    } names[] = {
+        {"gpt-2", "gpt-2"},
+        {"gigachat", "gpt-2"},
+        {"deepseek-v3", "deepseek-v3"},
+        {"joyai-llm", "deepseek-v3"},
+        {"glm4", "glm4"},
+        {"kimi-k2", "kimi-k2"},
+        {"tekken", "tekken"},
+        {"youtu", "youtu"},
+        {"kanana2", "kanana2"},
+    };
+    json_t *root = json_load_file("golden/tokenizer/words.json", 0, NULL), *one;
+    size_t k;
+    assert_non_null(root);
+    for (size_t i = 0; i < COUNT(names); i++) {
+        struct tokenizer *t = open_tokenizer("golden/tokenizer", names[i].name, 900);
+        json_t *cases = json_object_get(json_object_get(root, names[i].as), "cases");
+        assert_true(json_array_size(cases) > 40);
+        json_array_foreach(cases, k, one)
+            check_words(names[i].name, t, json_string_value(json_array_get(one, 0)), json_array_get(one, 1));
+        tokenizer_close(t);
+    }
+    json_decref(root);
+}
+
+/* The names differ in how many digits make a word: the trained vocabulary has tokens of several. */
+TEST(each_name_has_its_ids)
 {
     static const struct {
         const char *name, *text;
         size_t tokens;
     } cases[] = {
-        {"deepseek-v3", "19", 1}, {"deepseek-llm", "19", 2}, {"gpt-2", "19", 1}, {"glm4", "19", 1},
-        {"deepseek-v3", ".h", 1}, {"deepseek-llm", ".h", 2}, {"gpt-2", ".h", 2}, {"glm4", ".h", 1},
+        {"deepseek-v3", "19", 1},
+        {"deepseek-llm", "19", 2},
+        {"gpt-2", "19", 1},
+        {"glm4", "19", 1},
+        {"tekken", "19", 2},
+        {"youtu", "19", 2},
+        {"kanana2", "19", 1},
+        {"deepseek-v3", ".h", 1},
+        {"deepseek-llm", ".h", 2},
+        {"gpt-2", ".h", 2},
+        {"glm4", ".h", 1},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct tokenizer *t = open_tokenizer("golden/tokenizer", cases[i].name, 900);
@@ -369,6 +426,7 @@ int main(void)
         cmocka_unit_test(a_set_of_files_is_one_model),
         cmocka_unit_test(a_tokenizer_gives_the_ids_of_its_tokenizer_json),
         cmocka_unit_test(each_name_cuts_words_in_its_way),
+        cmocka_unit_test(each_name_has_its_ids),
         cmocka_unit_test(a_model_with_a_tokenizer_is_one_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

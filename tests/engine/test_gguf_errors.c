@@ -364,7 +364,8 @@ TEST(a_tokenizer_of_another_kind_is_told)
         {"tokenizer.ggml.model", U32, 1, NULL, 0, BAD, "f.gguf: tokenizer.ggml.model is U32, wanted STRING"},
         {"tokenizer.ggml.model", 0, 0, NULL, 1, VB_IO, "f.gguf: it has no tokenizer"},
         {"tokenizer.ggml.pre", 0, 0, "kimi-k2\n", 0, VB_UNSUPPORTED,
-         "f.gguf: tokenizer.ggml.pre \"kimi-k2?\" is not supported, only gpt-2, deepseek-v3, deepseek-llm, glm4, kimi-k2"},
+         "f.gguf: tokenizer.ggml.pre \"kimi-k2?\" is not supported, only gpt-2, deepseek-v3, deepseek-llm, glm4, kimi-k2, tekken, "
+         "youtu, kanana2, gigachat, joyai-llm"},
         {"tokenizer.ggml.pre", 0, 0, NULL, 1, BAD,
          "f.gguf: tokenizer.ggml.pre is missing, wanted the name of how words are cut"},
         {"tokenizer.ggml.tokens", 0, 0, "a", 0, BAD, "f.gguf: tokenizer.ggml.tokens is STRING, wanted array of STRING"},

@@ -115,10 +115,13 @@ TEST(how_words_are_cut_is_found_by_trial)
     static const char kimi[] = "\\p{Han}+|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+"
                                "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+"
                                "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+    static const char tekken[] = "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
+                                 "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[/\\n\\r]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
     static const struct {
         const char *pattern, *name;
         int ignore_merges;
     } cases[] = {
+        {tekken, "tekken", 1},
         {gpt2, "gpt-2", 0},
         {gpt2, NULL, 1},
         {glm, "glm4", 1},
