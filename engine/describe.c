@@ -16,7 +16,7 @@ void vb_model_look(const vb_model *m, vb_model_facts *out)
     *out = (vb_model_facts){.architecture = c->architecture, .precision = precisions[c->precision],
                             .cache_type = cache_type_name(c->cache_type), .layers = c->num_hidden_layers,
                             .mtp_modules = m->num_mtp, .attention_heads = c->num_attention_heads, .rope_halves = !c->rope_interleave,
-                            .no_groups = c->no_groups, .copied_bytes = m->copied_bytes, .copy_seconds = m->copy_seconds,
+                            .no_groups = c->no_groups, .no_query_scale = c->no_query_scale, .copied_bytes = m->copied_bytes, .copy_seconds = m->copy_seconds,
                             .repack_cache = m->cache == CACHE_MAPPED ? 1 : m->cache == CACHE_WRITTEN ? 2 : 0};
     memcpy(out->repack_cache_note, m->cache_note, sizeof out->repack_cache_note);
     conventions_list(&c->conventions, out->conventions, sizeof out->conventions);
@@ -68,9 +68,9 @@ static json_t *indexers_of(const struct config *c)
 
 static json_t *config_of(const struct config *c)
 {
-    json_t *o = json_pack("{s:s,s:o,s:f,s:f,s:b,s:o,s:b,s:o}", "origin", config_origin(c), "keys", keys_of(c), "latent_eps", c->latent_eps,
+    json_t *o = json_pack("{s:s,s:o,s:f,s:f,s:b,s:o,s:b,s:b,s:o}", "origin", config_origin(c), "keys", keys_of(c), "latent_eps", c->latent_eps,
                           "attention_scale", config_attention_scale_f64(c), "rope_halves", !c->rope_interleave, "yarn", yarn_of(c),
-                          "no_groups", c->no_groups, "end_tokens", end_tokens_of(c));
+                          "no_groups", c->no_groups, "no_query_scale", c->no_query_scale, "end_tokens", end_tokens_of(c));
     if (c->index_topk)
         json_object_set_new(o, "indexers", indexers_of(c));
     if (c->query_beta > 0)

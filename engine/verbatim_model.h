@@ -9,6 +9,7 @@ typedef struct vb_model_facts {
     int32_t attention_heads;
     int rope_halves;      /* 1: RoPE rotates the pairs (i, i + r/2) of r numbers; 0: the adjacent pairs (2i, 2i+1) */
     int no_groups;        /* 1: the model is a GGUF file without expert groups, so each token chooses among all experts */
+    int no_query_scale;   /* 1: the model is a GGUF file of Mistral 4 without the factor by which queries are scaled */
     size_t copied_bytes;  /* bytes of weights that were rounded, quantised or reordered when the model was opened */
     double copy_seconds;  /* seconds that making these copies took */
     int repack_cache;     /* what became of vb_model_options.repack_cache: 0: there is no file of copies; 1: the copies are mapped

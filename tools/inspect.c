@@ -33,6 +33,8 @@ static void print_config(const json_t *model)
         printf("  %-34s %lld\n", "int4 group_size", integer(c, "int4_group_size"));
     if (flag(c, "no_groups"))
         printf("  %-34s the file %s\n", "groups", CLI_NO_GROUPS);
+    if (flag(c, "no_query_scale"))
+        printf("  %-34s the file %s\n", "scale of queries", CLI_NO_QUERY_SCALE);
     printf("  %-34s", "end tokens");
     json_array_foreach(json_object_get(c, "end_tokens"), i, row)
         printf(" %d", (int)json_integer_value(row));
@@ -175,4 +177,4 @@ const struct command command_inspect = {
     "Prints the model's configuration, which comes from config.json or from the metadata of a GGUF file. Missing keys have the\n"
     "defaults of the architecture. Also prints the number of parameters, how many parameters one token uses, the MTP modules, and\n"
     "every unused tensor with the reason.\n",
-    TAKES_MODEL | TAKES_CHECK, run, notes, REPORTS_GROUPS, NULL};
+    TAKES_MODEL | TAKES_CHECK, run, notes, REPORTS_MISSING, NULL};

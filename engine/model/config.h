@@ -93,6 +93,7 @@ struct config {
     int eos_token_ids[CONFIG_MAX_EOS], num_eos; /* from generation_config.json if it has eos_token_id, else from config.json */
 
     int gguf;      /* 1: these values are from a GGUF file's metadata (gguf.h); 0: from config.json */
+    int no_query_scale; /* 1: the GGUF file of Mistral 4 has no attention.temperature_scale, so queries are not scaled */
     int no_groups; /* 1: the GGUF file has no expert_group_count, so the router chooses among the experts of all groups */
 
     struct dims dims;               /* the sizes above as a struct dims; config_set_dims sets them */

@@ -488,6 +488,7 @@ int config_from_gguf(struct config *out, const struct gguf *g, vb_error *err)
         rc = config_from_json(out, m.root, NULL, 0, gguf_name(g), err);
     if (!rc) {
         out->gguf = 1;
+        out->no_query_scale = is_mistral(&m) && !find(&m, "attention.temperature_scale");
         out->no_groups = !m.no_experts && !find(&m, "expert_group_count");
     }
     json_decref(m.root);

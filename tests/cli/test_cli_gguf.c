@@ -12,19 +12,34 @@
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define TINY "golden/gguf/tiny.gguf"
 
-/* DIR/tiny.gguf without expert_group_count: the key is one of another architecture. */
-static void write_ungrouped(const char *dir)
+/* Writes DIR/tiny.gguf: the file FROM without a key, which becomes one of another architecture. */
+static void write_without(const char *dir, const char *from, const char *key)
 {
-    static const char key[] = "deepseek2.expert_group_count";
-    static char bytes[65536];
-    FILE *f = fopen(TINY, "rb");
+    static char bytes[1 << 20];
+    FILE *f = fopen(from, "rb");
     assert_non_null(f);
     size_t size = fread(bytes, 1, sizeof bytes, f);
     fclose(f);
-    char *at = memmem(bytes, size, key, sizeof key - 1);
+    assert_true(size < sizeof bytes);
+    char *at = memmem(bytes, size, key, strlen(key));
     assert_non_null(at);
-    at[8] = '9';
+    at[strcspn(key, ".") - 1] = '9';
     write_file(dir, "tiny.gguf", bytes, size);
+}
+
+/* Checks that `generate` warns once, and that `inspect` says the same among its rows and does not warn. */
+static void check_told_once(const char *path, const char *part)
+{
+    struct said s = RUN("generate", path, "--tokens", "5,6", "-n", "2", "--json");
+    const char *told = strstr(s.err, part);
+    if (!told || strstr(told + 1, part))
+        fail_msg("%s: %s", s.command, s.err);
+    forget(&s);
+    s = RUN("inspect", path);
+    expect_code(&s, 0);
+    if (s.err_size || !strstr(s.out, part))
+        fail_msg("%s: %s%s", s.command, s.out, s.err);
+    forget(&s);
 }
 
 TEST(a_gguf_file_is_a_model)
@@ -60,24 +75,33 @@ TEST(the_reference_agrees_on_a_gguf_file)
 
 TEST(a_file_without_groups_is_told_once)
 {
-    static const char part[] = "/tiny.gguf has no expert_group_count: experts are chosen among all;";
     char dir[64], path[128];
     make_dir(dir);
-    write_ungrouped(dir);
+    write_without(dir, TINY, "deepseek2.expert_group_count");
     snprintf(path, sizeof path, "%s/tiny.gguf", dir);
-    struct said s = RUN("generate", path, "--tokens", "5,6", "-n", "2", "--json");
-    const char *told = strstr(s.err, part);
-    if (!told || strstr(told + 1, part))
-        fail_msg("%s: %s", s.command, s.err);
-    forget(&s);
-    s = RUN("inspect", path);
-    expect_code(&s, 0);
-    if (s.err_size || !strstr(s.out, "the file has no expert_group_count"))
-        fail_msg("%s: %s%s", s.command, s.out, s.err);
-    forget(&s);
-    s = RUN("inspect", TINY);
+    check_told_once(path, " has no expert_group_count: experts are chosen among all;");
+    struct said s = RUN("inspect", TINY);
     if (strstr(s.out, "expert_group_count") || !strstr(s.out, "\ncopied "))
         fail_msg("%s: %s%s", s.command, s.out, s.err);
+    forget(&s);
+    remove_dir(dir);
+}
+
+TEST(a_file_that_does_not_scale_queries_is_told_once)
+{
+    static const char part[] = " has no attention.temperature_scale: queries are not scaled;";
+    char dir[64], path[128], whole[128];
+    make_dir(dir);
+    snprintf(path, sizeof path, "%s/tiny.gguf", dir);
+    snprintf(whole, sizeof whole, "%s/whole.gguf", dir);
+    struct said s = RUN("quantize", "golden/tiny/mistral4", "-o", whole, "--type", "bf16");
+    expect_code(&s, 0);
+    forget(&s);
+    write_without(dir, whole, "mistral4.attention.temperature_scale");
+    check_told_once(path, part);
+    s = RUN("inspect", whole);
+    if (strstr(s.out, part))
+        fail_msg("%s: %s", s.command, s.out);
     forget(&s);
     remove_dir(dir);
 }
@@ -88,6 +112,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_gguf_file_is_a_model),
         cmocka_unit_test(the_reference_agrees_on_a_gguf_file),
         cmocka_unit_test(a_file_without_groups_is_told_once),
+        cmocka_unit_test(a_file_that_does_not_scale_queries_is_told_once),
     };
     find_verbatim(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,7 +46,7 @@ void check_same_config(const char *what, const struct config *directory, const s
     assert_memory_equal(a->shared_set, b->shared_set, sizeof a->shared_set);
     assert_int_equal(a->num_eos, b->num_eos);
     assert_memory_equal(a->eos_token_ids, b->eos_token_ids, (size_t)a->num_eos * sizeof *a->eos_token_ids);
-    assert_true(b->gguf && !b->no_groups);
+    assert_true(b->gguf && !b->no_groups && !b->no_query_scale);
 }
 
 void check_same_ids(const struct tokenizer *a, const struct tokenizer *b, const char *text, int parse_special)

@@ -97,11 +97,15 @@ vb_model_facts cli_facts(const struct cli *c)
     return facts;
 }
 
-/* Warns about a GGUF file without expert groups, unless the command reports this itself (as `inspect` does). */
-static void tell_groups(const struct cli *c)
+/* Warns about a GGUF file without a key that changes the results, unless the command reports this itself (as `inspect` does). */
+static void tell_missing(const struct cli *c)
 {
-    if (cli_facts(c).no_groups && !(c->command->traits & REPORTS_GROUPS))
+    vb_model_facts facts = cli_facts(c);
+    int told = c->command->traits & REPORTS_MISSING;
+    if (facts.no_groups && !told)
         fprintf(stderr, "verbatim: warning: %s %s\n", c->model_dir, CLI_NO_GROUPS);
+    if (facts.no_query_scale && !told)
+        fprintf(stderr, "verbatim: warning: %s %s\n", c->model_dir, CLI_NO_QUERY_SCALE);
 }
 
 int cli_without_onednn(const struct cli *c)
@@ -124,7 +128,7 @@ int cli_open(struct cli *c)
     if (vb_model_open(&c->model, c->model_dir, &options, &err))
         return cli_error(c, &err);
     tell_placement(c);
-    tell_groups(c);
+    tell_missing(c);
     if (*cli_facts(c).repack_cache_note)
         fprintf(stderr, "verbatim: --repack-cache: %s\n", cli_facts(c).repack_cache_note);
     /* without locked memory the output is the same, so this is only a warning, as in llama.cpp */

@@ -19,6 +19,11 @@ enum exit_code { EXIT_DONE = 0, EXIT_OTHER = 1, EXIT_USAGE = 2, EXIT_DIFFERENCE 
     "has no expert_group_count: experts are chosen among all; a model that looks for them in its best groups only "       \
     "(DeepSeek-V2, V3 and R1 do) chooses others"
 
+/* The warning for a GGUF file of Mistral 4 without the key attention.temperature_scale. */
+#define CLI_NO_QUERY_SCALE                                                                                                \
+    "has no attention.temperature_scale: queries are not scaled; the published models scale them from position "          \
+    "original_max_position_embeddings on"
+
 #define CLI_AUTO (-2) /* the value of cli.draft_tokens for --draft-tokens auto */
 
 /* Groups of options. Each subcommand says which groups it takes; tools/cli/options.h has the options of each group. */
@@ -172,7 +177,7 @@ enum command_trait {
     COMPARES_METHODS = 1,
     DRAFTS_UNASKED = 2,    /* uses a draft method even if --draft is not given */
     COMPARES_SYSTEMS = 4,  /* here --as sets conventions only, and does not choose the draft method */
-    REPORTS_GROUPS = 8     /* its output says whether the expert groups are known, so no warning is needed */
+    REPORTS_MISSING = 8    /* its output says which keys a GGUF file lacks, so no warning is needed */
 };
 
 struct command {

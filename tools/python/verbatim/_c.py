@@ -100,6 +100,7 @@ class vb_model_facts(C.Structure):
         ("attention_heads", C.c_int32),
         ("rope_halves", C.c_int),
         ("no_groups", C.c_int),
+        ("no_query_scale", C.c_int),
         ("copied_bytes", C.c_size_t),
         ("copy_seconds", C.c_double),
         ("repack_cache", C.c_int),
