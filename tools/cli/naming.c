@@ -7,8 +7,9 @@
  *   sglang     python/sglang/srt/models/deepseek_v2.py, deepseek_nextn.py (one module: `model.decoder`)
  *   megatron   megatron/core/transformer/multi_latent_attention.py, multi_token_prediction.py, moe/moe_layer.py,
  *              models/gpt/gpt_model.py
- *   llama.cpp  src/models/deepseek2.cpp and llm_graph_context (src/llama-graph.cpp) pass names of the form NAME-LAYER to
- *              a callback. Some names are passed more than once (q, q_pe, k_pe, kv_cmpr): the last value counts. */
+ *   llama.cpp  src/models/deepseek2.cpp, deepseek32.cpp, glm-dsa.cpp and llm_graph_context (src/llama-graph.cpp) pass names of the
+ *              form NAME-LAYER to a callback. Some names are passed more than once (q, qr, q_pe, k_pe, kv_cmpr, indexer_weights):
+ *              the last value counts. */
 #include "tools/cli/naming.h"
 
 #include <stdio.h>
@@ -44,7 +45,7 @@ static const struct naming_entry {
      {NULL, NULL, NULL, "self_attn.fused_qkv_a_proj_with_mqa.output", "self_attn.fused_qkv_a_proj.output"}},
     {LAYER, "self_attn.q_a_proj.output", {"self_attn.q_a_proj.output", NULL, "self_attention.linear_q_down_proj.output", NULL, NULL}},
     {LAYER, "self_attn.q_a_layernorm.output",
-     {"self_attn.q_a_layernorm.output", NULL, "self_attention.q_layernorm.output", "self_attn.q_a_layernorm.output",
+     {"self_attn.q_a_layernorm.output", "qr", "self_attention.q_layernorm.output", "self_attn.q_a_layernorm.output",
       "self_attn.q_a_layernorm.output"}},
     {LAYER, "self_attn.q_b_proj.output",
      {"self_attn.q_b_proj.output", "q", "self_attention.linear_q_up_proj.output", "self_attn.q_b_proj.output",
@@ -65,7 +66,7 @@ static const struct naming_entry {
     {LAYER, "self_attn.indexer.wq_b.output", SAME("self_attn.indexer.wq_b.output")},
     {LAYER, "self_attn.indexer.weights_proj.output", SAME("self_attn.indexer.weights_proj.output")},
     {LAYER, "self_attn.indexer.q", {NULL, NULL, NULL, NULL, NULL}},
-    {LAYER, "self_attn.indexer.weights", {NULL, NULL, NULL, NULL, NULL}},
+    {LAYER, "self_attn.indexer.weights", {NULL, "indexer_weights", NULL, NULL, NULL}},
     {LAYER, "self_attn.indexer.scores", {NULL, NULL, NULL, NULL, NULL}},
     {LAYER, "self_attn.indexer.kept", {NULL, NULL, NULL, NULL, NULL}},
     {LAYER, "self_attn.indexer.margin", {NULL, NULL, NULL, NULL, NULL}},
