@@ -44,6 +44,14 @@ static void take_place(const struct crew *c, int thread)
         move_to(placement_of_thread(c->placement, thread, c->threads).cpu);
 }
 
+/* With `exact`, a job waits for each of its threads, and there may be more of them than free cores. A thread that waits then
+ * gives its core to the one that it waits for, instead of spinning until the scheduler takes the core away. */
+static void let_others_run(const struct crew *c)
+{
+    if (c->exact)
+        sched_yield();
+}
+
 /* ---- tasks -------------------------------------------------------------------------------------------------------- */
 
 static void end_task(struct crew *c)
@@ -166,6 +174,7 @@ static void *stand_by(void *arg)
         cpu_pause();
         if (++pauses % PAUSES && __atomic_load_n(&m->wanted, __ATOMIC_RELAXED))
             continue;
+        let_others_run(c);
         double t = now();
         if (since <= 0.0)
             since = t;
@@ -342,6 +351,7 @@ static void wait_for_others(struct crew *c, double begun)
     while (!all_done(c) && waited < LEADER_SPINS) {
         for (unsigned i = 0; i < PAUSES && !all_done(c); i++)
             cpu_pause();
+        let_others_run(c);
         waited = now() - since;
     }
     if (!all_done(c))

@@ -73,7 +73,8 @@ size_t crew_bytes(int threads);
 /* Makes a crew of `threads` threads, the caller included, in memory that is 64-byte aligned. A thread is not started
  * before crew_use asks for it. If `exact` is nonzero, no member is ever left out, and every thread does a task of each
  * job that has enough tasks. But if the placement has several parts, a thread may get none. Tests and measurements use
- * `exact` to run on exactly N threads. */
+ * `exact` to run on exactly N threads, also where fewer cores are free; so a thread that waits lets other threads run
+ * (sched_yield). */
 struct crew *crew_open(void *memory, int threads, const struct placement *placement, int exact);
 /* Ends and joins the threads. c may be NULL. The caller keeps and frees the memory. */
 void crew_close(struct crew *c);
