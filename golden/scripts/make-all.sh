@@ -13,6 +13,7 @@ for script in make_tiny make_truth make_blocks against_transformers make_tokeniz
 done
 golden/scripts/make_gguf.py golden/gguf/tiny.gguf
 golden/scripts/make_gguf.py golden/gguf/tiny-quantised.gguf --quantised
+golden/scripts/make_gguf.py golden/gguf/tiny-indexer.gguf --indexer
 $venv/bin/python golden/scripts/make_quantised.py
 make build/verbatim
 golden/scripts/make_bits.sh

@@ -1,20 +1,23 @@
 #!/usr/bin/python3
 """Writes golden/gguf/tiny.gguf: a whole model (deepseek2, three layers, the last an MTP layer) with a tokenizer, so small
-that most of it is header; and with --quantised the same of rows of 32 numbers, in blocks of them. They are what tests/fuzz/fuzz_gguf.c
-mutates. Needs nothing but Python.
+that most of it is header; with --quantised the same of rows of 32 numbers, in blocks of them; and with --indexer the same with
+sparse attention (glm-dsa; the second layer has no indexer) and fused experts. They are what tests/fuzz/fuzz_gguf.c mutates. Needs
+nothing but Python.
 
     golden/scripts/make_gguf.py golden/gguf/tiny.gguf
     golden/scripts/make_gguf.py golden/gguf/tiny-quantised.gguf --quantised
+    golden/scripts/make_gguf.py golden/gguf/tiny-indexer.gguf --indexer
 """
 import random
 import struct
 import sys
 
 U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
-QUANTISED = "--quantised" in sys.argv
+QUANTISED, INDEXER = "--quantised" in sys.argv, "--indexer" in sys.argv
 # the letters of docs/SEMANTICS.md; W: value, I: width of every layer
 D, V, H, C, N, R, W, E, I = (32, 16, 1, 32, 32, 2, 32, 4, 32) if QUANTISED else (8, 16, 2, 6, 4, 2, 4, 4, 4)
-OF = "deepseek2."
+OF = "glm-dsa." if INDEXER else "deepseek2."
+INDEX_HEADS, INDEX_DIM, INDEX_TOPK = 2, 128, 3
 
 
 def text(s):
@@ -36,7 +39,7 @@ def key(name, kind, x):
 TOKENS = ["<bos>", "<eos>", "a", "b", "c", "t", "h", "e", "\u0120", "\u010a", "th", "the", "<think>", ".", "1", "[PAD15]"]
 KINDS = [3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 4, 1, 1, 5]
 KEYS = [
-    key("general.architecture", STRING, "deepseek2"), key("general.alignment", U32, 32),
+    key("general.architecture", STRING, OF[:-1]), key("general.alignment", U32, 32),
     key(OF + "vocab_size", U32, V), key(OF + "context_length", U32, 64), key(OF + "embedding_length", U32, D),
     key(OF + "block_count", U32, 3), key(OF + "nextn_predict_layers", U32, 1), key(OF + "feed_forward_length", U32, I),
     key(OF + "attention.head_count", U32, H), key(OF + "attention.head_count_kv", U32, 1),
@@ -57,6 +60,11 @@ KEYS = [
     key("tokenizer.ggml.eos_token_id", U32, 1), key("tokenizer.ggml.add_bos_token", BOOL, True),
 ]
 
+if INDEXER:
+    KEYS += [key(OF + "attention.indexer.head_count", U32, INDEX_HEADS), key(OF + "attention.indexer.key_length", U32, INDEX_DIM),
+             key(OF + "attention.indexer.top_k", U32, INDEX_TOPK), key(OF + "attention.indexer.types", BOOL, [True, False]),
+             key("verbatim.index_share_for_mtp_iteration", BOOL, True)]
+
 BF16, F16, F = 30, 1, 0
 TENSORS = [("token_embd.weight", BF16, (V, D)), ("output.weight", F16, (V, D)), ("output_norm.weight", F, (D,))]
 for b in range(3):
@@ -70,12 +78,19 @@ for b in range(3):
         TENSORS += [(p + "attn_kv_b.weight", BF16, (H * (N + W), C))]
     else:
         TENSORS += [(p + "attn_k_b.weight", BF16, (H, C, N)), (p + "attn_v_b.weight", BF16 if b else F16, (H, W, C))]
+    if INDEXER and b != 1:
+        TENSORS += [(p + "indexer.attn_q_b.weight", BF16, (INDEX_HEADS * INDEX_DIM, C)), (p + "indexer.attn_k.weight", BF16, (INDEX_DIM, D)),
+                    (p + "indexer.k_norm.weight", F, (INDEX_DIM,)), (p + "indexer.k_norm.bias", F, (INDEX_DIM,)),
+                    (p + "indexer.proj.weight", F, (INDEX_HEADS, D))]
     if b == 0:
         TENSORS += [(p + "ffn_gate.weight", BF16, (I, D)), (p + "ffn_up.weight", BF16, (I, D)),
                     (p + "ffn_down.weight", BF16, (D, I))]
         continue
     TENSORS += [(p + "ffn_gate_inp.weight", F, (E, D)), (p + "exp_probs_b.bias", F, (E,))]
     for kind, lead in (("exps", (E,)), ("shexp", ())):
+        if INDEXER and lead:
+            TENSORS += [(p + "ffn_gate_up_exps.weight", BF16, (E, 2 * I, D)), (p + "ffn_down_exps.weight", BF16, (E, D, I))]
+            continue
         TENSORS += [(p + f"ffn_gate_{kind}.weight", BF16, lead + (I, D)), (p + f"ffn_up_{kind}.weight", BF16, lead + (I, D)),
                     (p + f"ffn_down_{kind}.weight", BF16, lead + (D, I))]
 TENSORS += [("blk.2.nextn." + n, F, (D,)) for n in ("enorm.weight", "hnorm.weight", "shared_head_norm.weight")]

@@ -11,6 +11,7 @@
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define TINY "golden/gguf/tiny.gguf"
+#define INDEXER "golden/gguf/tiny-indexer.gguf"
 
 /* Writes DIR/tiny.gguf: the file FROM without a key, which becomes one of another architecture. */
 static void write_without(const char *dir, const char *from, const char *key)
@@ -58,19 +59,37 @@ TEST(a_gguf_file_is_a_model)
     json_decref(j);
 }
 
-/* The reference, which shares no arithmetic with the engine, reads the same file. */
-TEST(the_reference_agrees_on_a_gguf_file)
+static void expect_reference(const char *model)
 {
     char dir[64], a[128];
     make_dir(dir);
     snprintf(a, sizeof a, "%s/reference.safetensors", dir);
-    struct said s = RUN("dump", TINY, "--tokens", "5,6,7,11,2,13", "--reference", "-o", a);
+    struct said s = RUN("dump", model, "--tokens", "5,6,7,11,2,13", "--reference", "-o", a);
     expect_code(&s, 0);
     forget(&s);
-    s = RUN("diff", a, TINY);
+    s = RUN("diff", a, model);
     expect_code(&s, 0);
     forget(&s);
     remove_dir(dir);
+}
+
+/* The reference, which shares no arithmetic with the engine, reads the same file. */
+TEST(the_reference_agrees_on_a_gguf_file)
+{
+    expect_reference(TINY);
+    expect_reference(INDEXER); /* more tokens than index_topk */
+}
+
+/* glm-dsa, with a shared layer and fused experts. */
+TEST(a_gguf_file_may_have_an_indexer)
+{
+    json_t *j = JSON("verify", INDEXER, "--prompt", "the abc the abc", "-n", "8");
+    assert_true(json_is_true(json_object_get(j, "equal")));
+    json_decref(j);
+    j = JSON("inspect", INDEXER, "--check");
+    assert_string_equal(json_string_value(json_object_get(j, "architecture")), "GlmMoeDsaForCausalLM");
+    assert_string_equal(json_string_value(json_object_get(json_object_get(j, "config"), "indexers")), "FS");
+    json_decref(j);
 }
 
 TEST(a_file_without_groups_is_told_once)
@@ -111,6 +130,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_gguf_file_is_a_model),
         cmocka_unit_test(the_reference_agrees_on_a_gguf_file),
+        cmocka_unit_test(a_gguf_file_may_have_an_indexer),
         cmocka_unit_test(a_file_without_groups_is_told_once),
         cmocka_unit_test(a_file_that_does_not_scale_queries_is_told_once),
     };

@@ -92,7 +92,7 @@ static const char *const methods[] = {"none", "mtp-eagle", "mtp-vanilla", "eagle
 
 TEST(every_allocation_of_a_model_and_a_session_fails_in_turn)
 {
-    static const char *const dirs[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/gguf/quantised.gguf",
+    static const char *const dirs[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/gguf/quantised.gguf", "golden/gguf/tiny-indexer.gguf",
                                        "golden/tale"};
     static const char *const precisions[] = {"f32", "bf16", "q8"}; /* in the others a copy of each matrix that wants one */
     char what[96];
