@@ -439,6 +439,8 @@ static const char *explain(struct binder *b, const struct tensor *t)
         return "a scale of activations, which are not quantised here";
     if (b->c->gguf && (model_name_ends(t->name, ".attn_k_b.weight") || model_name_ends(t->name, ".attn_v_b.weight")))
         return "a part of attn_kv_b, which is stored too";
+    if (b->c->gguf && layer >= 0 && config_layer_is_shared(b->c, layer) && strstr(t->name, ".self_attn.indexer."))
+        return "the layer shares what the last full layer before it chooses"; /* published files repeat that layer's indexer */
     if (b->c->tie_word_embeddings && !strcmp(t->name, "lm_head.weight"))
         return "tie_word_embeddings is true: embed_tokens is the head";
     if (layer >= b->c->num_hidden_layers + b->m->num_mtp) {

@@ -86,6 +86,60 @@ TEST(parts_beside_the_whole_are_explained)
     remove_dir(dir);
 }
 
+/* Files of GLM-5.2 were published in which every layer has an indexer: the shared ones have that of the last full layer before them. */
+TEST(indexers_of_shared_layers_are_left_out)
+{
+    char dir[64], prefix[32];
+    struct gguf_choice o = {0};
+    struct gguf_writer w = {0};
+    vb_model *m = open_tiny("glm5");
+    const struct mla *full = &m->layers[1].self_attn;
+    make_dir(dir);
+    put_config(&w, m, &o);
+    put_model(&w, m, &o);
+    for (int i = 2; i < 4; i++) {
+        assert_true(config_layer_is_shared(&m->config, i));
+        snprintf(prefix, sizeof prefix, "blk.%d.indexer.", i);
+        put_matrix(&w, prefix, "attn_q_b", &full->indexer.wq_b, 0);
+        put_matrix(&w, prefix, "attn_k", &full->indexer.wk, 0);
+        put_vector(&w, prefix, "k_norm.weight", full->indexer.k_norm, 128);
+        put_vector(&w, prefix, "k_norm.bias", full->indexer.k_norm_bias, 128);
+        put_matrix(&w, prefix, "proj", &full->indexer.weights_proj, 1);
+    }
+    gguf_write(&w, dir, "m.gguf");
+    vb_model *g = open_file(dir, "m.gguf");
+    const struct tensor *t = checkpoint_find(g->checkpoint, "model.layers.3.self_attn.indexer.wk.weight");
+    assert_non_null(t);
+    assert_string_equal(t->ignored, "the layer shares what the last full layer before it chooses");
+    check_same_runs("repeated indexers", m, g);
+    vb_model_close(g);
+    vb_model_close(m);
+    remove_dir(dir);
+}
+
+/* The converter can leave out MTP layers that the metadata counts. */
+TEST(mtp_layers_of_the_metadata_may_be_missing)
+{
+    static const char *const names[] = {"glm5", "v3"};
+    char dir[64];
+    make_dir(dir);
+    for (size_t i = 0; i < COUNT(names); i++) {
+        struct gguf_choice o = {0};
+        struct gguf_writer w = {0};
+        vb_model *m = open_tiny(names[i]);
+        put_config(&w, m, &o);
+        m->num_mtp = 0;
+        put_model(&w, m, &o);
+        gguf_write(&w, dir, "m.gguf");
+        vb_model *g = open_file(dir, "m.gguf");
+        assert_int_equal(g->config.num_nextn_predict_layers, 1);
+        check_same_runs(names[i], m, g); /* also that neither has modules */
+        vb_model_close(g);
+        vb_model_close(m);
+    }
+    remove_dir(dir);
+}
+
 /* llama.cpp quantises indexer.proj with all other matrices. Its products are computed in f32 all the same. */
 TEST(a_quantised_weights_proj_is_computed_in_f32)
 {
@@ -418,6 +472,8 @@ int main(void)
         cmocka_unit_test(a_file_gives_the_bits_of_its_directory),
         cmocka_unit_test(nothing_but_kv_b_is_copied),
         cmocka_unit_test(parts_beside_the_whole_are_explained),
+        cmocka_unit_test(indexers_of_shared_layers_are_left_out),
+        cmocka_unit_test(mtp_layers_of_the_metadata_may_be_missing),
         cmocka_unit_test(a_quantised_weights_proj_is_computed_in_f32),
         cmocka_unit_test(every_constant_is_the_one_of_config_json),
         cmocka_unit_test(a_float_is_the_decimal_that_it_was),
