@@ -268,6 +268,70 @@ CALL(filter_items)
     return on.type == V_DICT ? dict_items(r, on.dict, -1, out) : run_fail(r, "items takes a dict, not %s", value_kind(on));
 }
 
+/* The key by which Jinja2 sorts a string: in small letters. */
+static int in_small_letters(struct rendering *r, struct value *v)
+{
+    char *small = arena_get(&r->arena, v->s.n, 1);
+    if (!small)
+        return run_no_memory(r);
+    for (size_t i = 0; i < v->s.n; i++) {
+        if ((unsigned char)v->s.s[i] >= 0x80)
+            return run_fail(r, "sort takes ASCII strings only, unless case_sensitive");
+        small[i] = (char)(v->s.s[i] >= 'A' && v->s.s[i] <= 'Z' ? v->s.s[i] + 'a' - 'A' : v->s.s[i]);
+    }
+    *v = value_string((struct template_text){small, v->s.n});
+    return run_steps(r, v->s.n);
+}
+
+/* *out: whether a must stand before b. Equal keys need no order. */
+static int stands_before(struct rendering *r, struct value a, struct value b, int *out)
+{
+    struct value less;
+    int equal, rc = value_equal(r, a, b, &equal);
+    *out = 0;
+    if (rc || equal || (rc = value_binary(r, OP_LESS, a, b, &less)))
+        return rc;
+    *out = value_true(less);
+    return VB_OK;
+}
+
+/* Sorts by insertion, which keeps the order of equal keys, as Python's sorted does, also in reverse. */
+static int sort_by(struct rendering *r, struct template_list *keys, struct template_list *items, int reverse)
+{
+    for (size_t i = 1; i < items->n; i++)
+        for (size_t k = i; k; k--) {
+            struct value one = keys->items[k], before = keys->items[k - 1], item = items->items[k];
+            int moves, rc = reverse ? stands_before(r, before, one, &moves) : stands_before(r, one, before, &moves);
+            if (rc || (rc = run_steps(r, 0)))
+                return rc;
+            if (!moves)
+                break;
+            keys->items[k] = before, keys->items[k - 1] = one;
+            items->items[k] = items->items[k - 1], items->items[k - 1] = item;
+        }
+    return VB_OK;
+}
+
+CALL(filter_sort)
+{
+    struct value keys, one;
+    int rc = filter_list(r, on, arg, out), attribute = arg[2] && arg[2]->type != V_NONE;
+    if (!rc && attribute && (arg[2]->type != V_STRING || memchr(arg[2]->s.s, '.', arg[2]->s.n) || memchr(arg[2]->s.s, ',', arg[2]->s.n)))
+        rc = run_fail(r, "sort takes one attribute='NAME' only");
+    if (!rc)
+        rc = value_list(r, out->list->n, &keys);
+    for (size_t i = 0; !rc && i < out->list->n; i++) {
+        one = out->list->items[i];
+        if (attribute)
+            rc = value_attribute(r, one, arg[2]->s, &one);
+        if (!rc && one.type == V_STRING && !(arg[1] && value_true(*arg[1])))
+            rc = in_small_letters(r, &one);
+        if (!rc)
+            rc = list_append(r, keys.list, one);
+    }
+    return rc ? rc : sort_by(r, keys.list, out->list, arg[0] && value_true(*arg[0]));
+}
+
 static const struct callable filters[] = {
     {"tojson", {"ensure_ascii", "indent"}, 0, filter_tojson, 0}, {"from_json", {NULL}, 0, filter_from_json, 0},
     {"string", {NULL}, 0, filter_string, 0},      {"length", {NULL}, 0, filter_length, 0},
@@ -278,6 +342,8 @@ static const struct callable filters[] = {
     {"default", {"default_value", "boolean"}, 0, filter_default, 0},
     {"d", {"default_value", "boolean"}, 0, filter_default, 0},
     {"items", {NULL}, 0, filter_items, 0},
+    {"sort", {"reverse", "case_sensitive", "attribute"}, 0, filter_sort, 0},
+    {"safe", {NULL}, 0, filter_string, 0}, /* nothing is escaped for HTML */
 };
 
 /* ---- methods ------------------------------------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
-/* engine/template/parse.c -- parses tags to nodes. expression.c parses expressions. */
+/* engine/template/parse.c -- opens a template: parses its tags to nodes. expression.c parses expressions. */
 #include <string.h>
 
+#include "engine/base/utf8.h"
 #include "engine/template/template_internal.h"
 
 /* ---- what expressions need too ------------------------------------------------------------------------------------- */
@@ -123,9 +124,11 @@ static int parse_for(struct parser *p, struct node *n)
     return rc ? rc : parse_end(p, "endfor");
 }
 
-/* name: the variable; keyword: the attribute, if the variable is a namespace; a: the value */
+/* name: the variable; keyword: the attribute, if the variable is a namespace; a: the value. {% set x %}...{% endset %} has a body
+ * instead, c, whose output is the value. */
 static int parse_set(struct parser *p, struct node *n)
 {
+    static const char *const ends[] = {"endset", NULL};
     int rc = parse_advance(p);
     n->name = p->token.text;
     if (rc || (rc = parse_expect(p, T_NAME, NULL)))
@@ -135,8 +138,15 @@ static int parse_set(struct parser *p, struct node *n)
         if (rc || (rc = parse_expect(p, T_NAME, NULL)))
             return rc;
     }
-    if (parse_at(p, T_TAG_END, NULL) || parse_at(p, T_OPERATOR, ",") || parse_at(p, T_OPERATOR, "|"))
-        return parse_refuse(p, "set", TEXT("of a block or of several names"));
+    if (parse_at(p, T_OPERATOR, ",") || parse_at(p, T_OPERATOR, "|"))
+        return parse_refuse(p, "set", TEXT("of several names or with a filter"));
+    if (parse_at(p, T_TAG_END, NULL)) {
+        int loops = p->loops;
+        p->loops = 0; /* no break inside the block: the output so far would be lost */
+        rc = parse_inner(p, ends, &n->c);
+        p->loops = loops;
+        return rc ? rc : parse_end(p, "endset");
+    }
     if ((rc = parse_expect(p, T_OPERATOR, "=")) || (rc = parse_expression(p, &n->a)))
         return rc;
     return parse_expect(p, T_TAG_END, NULL);
@@ -271,11 +281,63 @@ static int parse_body(struct parser *p, const char *const *ends, struct node **o
     return rc;
 }
 
-int parse_template(struct chat_template *t, const char *source, size_t size, vb_error *err)
+/* ---- a template ---------------------------------------------------------------------------------------------------- */
+
+static int parse_template(struct chat_template *t, const char *source, size_t size, vb_error *err)
 {
     struct parser p = {.lexer = {.arena = &t->arena, .name = t->name, .err = err}};
     int rc = lex_begin(&p.lexer, source, size);
     if (!rc && !(rc = parse_advance(&p)) && !(rc = parse_advance(&p)))
         rc = parse_body(&p, NULL, &t->body);
     return rc;
+}
+
+int template_parse(struct chat_template **out, const char *text, size_t size, const char *name, const vb_allocator *a, vb_error *err)
+{
+    struct chat_template *t = vb_alloc(a, 1, sizeof *t);
+    size_t n = strlen(name);
+    int rc = VB_OK;
+    *out = NULL;
+    if (!t)
+        return vb_fail(err, VB_NO_MEMORY, "%s: no memory for the template", name);
+    if (a)
+        t->allocator = *a;
+    t->arena = (struct arena){.allocator = &t->allocator, .limit = MAX_PARSED};
+    char *copy = arena_get(&t->arena, n + 1, 1), *source = size > MAX_SOURCE ? copy : arena_get(&t->arena, size + 1, 1);
+    if (!copy || !source)
+        rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for the template", name);
+    else if (size > MAX_SOURCE)
+        rc = vb_fail(err, VB_UNSUPPORTED, "%s: the template has %zu bytes, at most %d are taken", name, size, MAX_SOURCE);
+    else if (utf8_valid(text, size) < size)
+        rc = vb_fail(err, VB_BAD_CHECKPOINT, "%s: the template is not UTF-8 at byte %zu", name, utf8_valid(text, size));
+    else
+        t->name = (struct template_text){memcpy(copy, name, n), n};
+    if (!rc) {
+        memcpy(source, text, size);
+        source[size] = '\0';
+        t->source = (struct template_text){source, size};
+        rc = parse_template(t, text, size, err);
+    }
+    if (rc)
+        template_close(t);
+    else
+        *out = t;
+    return rc;
+}
+
+const char *template_source(const struct chat_template *t, size_t *size)
+{
+    *size = t->source.n;
+    return t->source.s;
+}
+
+const vb_allocator *template_allocator(const struct chat_template *t) { return &t->allocator; }
+
+void template_close(struct chat_template *t)
+{
+    if (!t)
+        return;
+    vb_allocator a = t->allocator;
+    arena_free(&t->arena);
+    vb_free(&a, t);
 }

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "engine/template/template_internal.h"
-#include "engine/base/utf8.h"
 
 static int run_body(struct rendering *r, const struct node *body);
 static int evaluate(struct rendering *r, const struct node *n, struct value *out);
@@ -466,10 +465,22 @@ static int run_for(struct rendering *r, const struct node *n)
     return rc;
 }
 
+/* The text of a block's body. Names that are set inside of it are not known after it. */
+static int run_block(struct rendering *r, const struct node *body, struct value *out)
+{
+    struct template_scope *saved = r->scope;
+    size_t from = r->out.n;
+    int rc = enter_scope(r, saved);
+    if (!rc)
+        rc = run_body(r, body);
+    r->scope = saved;
+    return rc ? rc : run_take(r, from, out);
+}
+
 static int run_set(struct rendering *r, const struct node *n)
 {
     struct value v;
-    int rc = evaluate(r, n->a, &v);
+    int rc = n->a ? evaluate(r, n->a, &v) : run_block(r, n->c, &v);
     if (rc || !n->keyword.n)
         return rc ? rc : set_name(r, n->name, v);
     const struct value *space = find_name(r, n->name);
@@ -511,57 +522,7 @@ static int run_body(struct rendering *r, const struct node *body)
     return rc;
 }
 
-/* ---- a template ---------------------------------------------------------------------------------------------------- */
-
-int template_parse(struct chat_template **out, const char *text, size_t size, const char *name, const vb_allocator *a, vb_error *err)
-{
-    struct chat_template *t = vb_alloc(a, 1, sizeof *t);
-    size_t n = strlen(name);
-    int rc = VB_OK;
-    *out = NULL;
-    if (!t)
-        return vb_fail(err, VB_NO_MEMORY, "%s: no memory for the template", name);
-    if (a)
-        t->allocator = *a;
-    t->arena = (struct arena){.allocator = &t->allocator, .limit = MAX_PARSED};
-    char *copy = arena_get(&t->arena, n + 1, 1), *source = size > MAX_SOURCE ? copy : arena_get(&t->arena, size + 1, 1);
-    if (!copy || !source)
-        rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for the template", name);
-    else if (size > MAX_SOURCE)
-        rc = vb_fail(err, VB_UNSUPPORTED, "%s: the template has %zu bytes, at most %d are taken", name, size, MAX_SOURCE);
-    else if (utf8_valid(text, size) < size)
-        rc = vb_fail(err, VB_BAD_CHECKPOINT, "%s: the template is not UTF-8 at byte %zu", name, utf8_valid(text, size));
-    else
-        t->name = (struct template_text){memcpy(copy, name, n), n};
-    if (!rc) {
-        memcpy(source, text, size);
-        source[size] = '\0';
-        t->source = (struct template_text){source, size};
-        rc = parse_template(t, text, size, err);
-    }
-    if (rc)
-        template_close(t);
-    else
-        *out = t;
-    return rc;
-}
-
-const char *template_source(const struct chat_template *t, size_t *size)
-{
-    *size = t->source.n;
-    return t->source.s;
-}
-
-const vb_allocator *template_allocator(const struct chat_template *t) { return &t->allocator; }
-
-void template_close(struct chat_template *t)
-{
-    if (!t)
-        return;
-    vb_allocator a = t->allocator;
-    arena_free(&t->arena);
-    vb_free(&a, t);
-}
+/* ---- a rendering --------------------------------------------------------------------------------------------------- */
 
 static int set_variables(struct rendering *r, const json_t *variables)
 {

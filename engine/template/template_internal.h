@@ -154,7 +154,6 @@ struct parser {
     struct token token, after;
     int depth, loops;
 };
-int parse_template(struct chat_template *t, const char *source, size_t size, vb_error *err);
 int parse_expression(struct parser *p, struct node **out); /* expression.c */
 int parse_condition(struct parser *p, struct node **out);  /* parses any expression except `x if y else z` */
 int parse_targets(struct parser *p, struct node **out);    /* parses loop variables such as `a, b` into a list of E_NAME nodes */

@@ -103,6 +103,11 @@ SHORT = SIGNS + """
 {% macro m(a, b=2, c=a) %}{{ a }}-{{ b }}-{{ c }};{% endmacro %}{{ m(1) }}{{ m(1, 3) }}{{ m(c=5, a=4) }}{{ m() }}{{ m('x') | length }}{% set s = m(7) %}{{ s + s }}
 {% set g = 1 %}{% macro m() %}{{ g }}{% set g = 5 %}{{ g }}{% endmacro %}{{ m() }}{{ g }}{% set ns = namespace(i=0) %}{% macro count() %}{% set ns.i = ns.i + 1 %}{{ ns.i }}{% endmacro %}{{ count() }}{{ count() }}
 {% macro fac(n) %}{{ 1 if n < 2 else n * (fac(n - 1) | length) }}{% endmacro %}{{ fac(5) }}
+{% set a %}x{{ 1 + 1 }}{% if true %} y{% endif %}{% endset %}[{{ a }}]{{ a is string }}{% set a -%}  {% set b = 3 %}{{ b }} {%- endset %}[{{ a }}]{{ b is defined }}{% set a %}{% endset %}[{{ a }}]
+{% set ns = namespace(t='') %}{% for i in [1, 2] %}{% set ns.t %}{{ ns.t }}<{{ i }}>{% endset %}{% endfor %}{{ ns.t }}{% macro m(x) %}{% set y %}({{ x }}){% endset %}{{ y }}{{ y }}{% endmacro %}{{ m('q') }}{% set a %}{{ m(1) }}{% endset %}{{ a | length }}
+{{ [3, 1, 2.5, 1] | sort }} {{ [3, 1, 2] | sort(true) }} {{ ['b', 'A', 'a', 'B', 'c'] | sort }} {{ ['b', 'A', 'a'] | sort(case_sensitive=true) }} {{ 'cab' | sort }} {{ [] | sort }} {{ y | sort }}
+{{ [{'t': 'text', 'n': 1}, {'t': 'image', 'n': 2}, {'t': 'Image', 'n': 3}, {'t': 'text', 'n': 4}] | sort(attribute='t') | map(attribute='n') | list }} {{ [{'t': 1, 'n': 1}, {'t': 2, 'n': 2}, {'t': 1, 'n': 3}] | sort(attribute='t', reverse=true) | map(attribute='n') | list }} {{ [{}, {}] | sort(attribute='t') | length }}
+{{ '<a>' | safe }} {{ 5 | safe }} {{ 'x' + ({'a': '<'} | tojson | safe) }}
 {% if 0 %}a{% elif '' %}b{% elif x %}c{% elif 1 %}d{% else %}e{% endif %}{% if x is not defined and not x %}f{% endif %}
 {{ -y.n | string ~ 'x' }} {{ -(1 + 2) }} {{ +3 }} {{ - -3 }} {{ not not 1 }} {{ 'a' + 'b' | length | string }} {{ 2 - 1 is number }}
 {{ raise_exception('no') }}
@@ -126,6 +131,10 @@ SHORT = SIGNS + """
 {{ (1 }}
 {% for in x %}{% endfor %}
 {% set 1 = 2 %}
+{% set a %}x
+{% endset %}
+{{ [1, 'a'] | sort }}
+{{ 1 | sort }}
 {{ m(a=1, 2) }}
 {{ 012 }}
 {{ [1].pop(3) }}

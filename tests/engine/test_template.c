@@ -133,8 +133,8 @@ TEST(what_is_not_implemented_is_refused_by_name)
     static const char *const cases[][2] = {
         {"\n{% include 'x' %}", "t.jinja: line 2: the tag include is not implemented"},
         {"{% raw %}{% endraw %}", "the tag raw"},
-        {"{% set x %}a{% endset %}", "set of a block or of several names"},
-        {"{% set a, b = 1, 2 %}", "set of a block or of several names"},
+        {"{% set x | trim %}a{% endset %}", "set of several names or with a filter"},
+        {"{% set a, b = 1, 2 %}", "set of several names or with a filter"},
         {"{% for a in b recursive %}{% endfor %}", "for ... recursive"},
         {"{{ 'a' | upper }}", "the filter upper"},
         {"{{ 'a' is divisibleby 3 }}", "the test divisibleby"},
@@ -148,6 +148,12 @@ TEST(what_is_not_implemented_is_refused_by_name)
     for (size_t i = 0; i < COUNT(cases); i++)
         expect_refused(cases[i][0], strlen(cases[i][0]), i + 1 < COUNT(cases) ? VB_UNSUPPORTED : VB_BAD_ARGUMENT, cases[i][1]);
     expect_refused("{% for a in [1] %}{{ loop.depth }}{% endfor %}", 46, VB_BAD_ARGUMENT, "loop.depth is not implemented");
+    static const char *const sorts[][2] = {
+        {"{{ [1] | sort(attribute='a.b') }}", "sort takes one attribute='NAME' only"},
+        {"{{ ['\u00e9', 'a'] | sort }}", "sort takes ASCII strings only, unless case_sensitive"},
+    };
+    for (size_t i = 0; i < COUNT(sorts); i++)
+        expect_refused(sorts[i][0], strlen(sorts[i][0]), VB_BAD_ARGUMENT, sorts[i][1]);
     expect_refused("{{ d.items }}", 13, VB_BAD_ARGUMENT, "the method items without a call is not implemented");
 }
 
