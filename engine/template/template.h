@@ -2,8 +2,8 @@
  *
  * Chat templates are written in Jinja2. This interpreter implements the part of Jinja2 that chat templates use:
  *
- *   Tags: if, elif, else; for (optionally with `if` and else); set (for a name or namespace.name); macro; break; continue;
- *   generation; comments.
+ *   Tags: if, elif, else; for (optionally with `if` and else); set (for a name or namespace.name, with a value or a body);
+ *   macro; break; continue; generation; comments.
  *
  *   Values: strings, integers, floats, true, false, none, lists, dicts whose keys are strings, namespaces, undefined.
  *
