@@ -473,13 +473,24 @@ static int account(struct binder *b)
                    left->file, left->name, config_origin(b->c), count);
 }
 
+/* llama.cpp's converter can write the MTP layers to a file of their own. */
+static int refuse_drafter(struct binder *b)
+{
+    size_t first;
+    set_layer(b, 0);
+    if (!b->m->num_mtp || checkpoint_with_prefix(b->m->checkpoint, b->prefix, &first))
+        return VB_OK;
+    return vb_fail(b->err, VB_UNSUPPORTED, "%s: it has MTP layers only, wanted the file of the whole model", checkpoint_dir(b->m->checkpoint));
+}
+
 static int bind_all(struct binder *b)
 {
     struct model *m = b->m;
     int rc = VB_NO_MEMORY, layers = b->c->num_hidden_layers;
-    if ((m->magnitudes = model_alloc(b, checkpoint_count(m->checkpoint) + 1, 1))) /* + 1 for a tied output head */
-        rc = bind_outside(b);
     m->num_mtp = count_mtp(b);
+    if ((m->magnitudes = model_alloc(b, checkpoint_count(m->checkpoint) + 1, 1)) && /* + 1 for a tied output head */
+        !(rc = refuse_drafter(b)))
+        rc = bind_outside(b);
     if (!rc && (!(m->layers = model_alloc(b, (size_t)layers, sizeof *m->layers)) ||
                 !(m->mtp = model_alloc(b, (size_t)m->num_mtp, sizeof *m->mtp))))
         rc = VB_NO_MEMORY;

@@ -462,6 +462,25 @@ TEST(a_type_or_a_name_that_is_not_known_is_told)
     remove_dir(dir);
 }
 
+TEST(a_file_of_mtp_layers_alone_is_told)
+{
+    char dir[64], path[128];
+    struct gguf_choice o = {0};
+    struct gguf_writer w = {0};
+    vb_model *m = open_tiny("glm5");
+    make_dir(dir);
+    snprintf(path, sizeof path, "%s/mtp.gguf", dir);
+    put_config(&w, m, &o);
+    put_matrix(&w, "", "token_embd", &m->embed_tokens, 0);
+    put_matrix(&w, "", "output", &m->lm_head, 0);
+    put_vector(&w, "", "output_norm.weight", m->norm, 64);
+    put_layer(&w, &m->config, &m->mtp[0].layer, 4, &o);
+    gguf_write(&w, dir, "mtp.gguf");
+    REFUSED(open_a_model(path, &err), VB_UNSUPPORTED, "/mtp.gguf: it has MTP layers only, wanted the file of the whole model");
+    vb_model_close(m);
+    remove_dir(dir);
+}
+
 TEST(a_path_that_is_no_file_is_told)
 {
     char dir[64], path[128];
@@ -510,6 +529,7 @@ int main(void)
         cmocka_unit_test(a_tokenizer_of_another_kind_is_told),
         cmocka_unit_test(tokens_that_cannot_be_are_told),
         cmocka_unit_test(a_type_or_a_name_that_is_not_known_is_told),
+        cmocka_unit_test(a_file_of_mtp_layers_alone_is_told),
         cmocka_unit_test(a_path_that_is_no_file_is_told),
         cmocka_unit_test(every_allocation_may_fail),
     };
