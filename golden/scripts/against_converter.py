@@ -16,7 +16,8 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MODELS = {"v32": "f32", "glm5": "bf16", "glm": "bf16", "youtu": "bf16"}  # FP8 weights (v32) are exact in F32 only
+MODELS = {"v32": "f32", "glm5": "bf16", "glm": "bf16", "youtu": "bf16",  # FP8 (v32) and F16 (v2) are exact in F32 only
+          "v2": "f32", "v2-lite": "bf16", "moonlight": "bf16"}
 
 
 def with_types(config):

@@ -95,7 +95,7 @@ TEST(the_files_are_those_of_llama_cpps_converter)
         gguf_close(g);
         models++;
     }
-    assert_int_equal(models, 4);
+    assert_int_equal(models, 7);
     json_decref(root);
     remove_dir(dir);
 }
