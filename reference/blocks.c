@@ -12,11 +12,15 @@
  *     Q4_K  |2 d|2 dmin|12 s|128 q|            w = d sc q - dmin mn
  *     Q5_K  |2 d|2 dmin|12 s|32 h|128 q|       the same;  bit g of h[e % 32] is the fifth bit of q
  *     Q6_K  |128 q|64 h|16 sc|2 d|             w = d sc[e / 16] (q - 32),  sc signed
+ *     MXFP4 |1 x|16 q|                         w = 2^(x - 128) e2m1(q)
  *
- * The low four bits of q are half of a byte of the field q. For Q4_0, Q5_0 and Q5_1 this is byte e % 16: the low half if
+ * The low four bits of q are half of a byte of the field q. For Q4_0, Q5_0, Q5_1 and MXFP4 this is byte e % 16: the low half if
  * e < 16, else the high half. For Q4_K and Q5_K it is byte 32 (g / 2) + e % 32: the low half if g is even, else the high
  * half. For Q6_K it is byte 64 (e / 128) + e % 64: the low half if e % 128 < 64, else the high half. The two upper bits
  * of q in Q6_K are bits 2 (g % 4) and 2 (g % 4) + 1 of byte 32 (e / 128) + e % 32 of h.
+ *
+ * e2m1(q) is twice the number of the format E2M1 whose bits are q: bit 3 is its sign, bits 1 and 2 its exponent, bit 0 its
+ * fraction.
  *
  * s holds sc and mn for eight groups, six bits each. For g < 4, sc is the low six bits of s[g], and mn is the low six
  * bits of s[g + 4]. For g >= 4, the low four bits of sc are the low half of s[g + 4], and its upper two bits are the
@@ -24,6 +28,7 @@
  * upper two bits of s[g]. */
 #include "reference/weights.h"
 
+#include <math.h>
 #include <string.h>
 
 struct number {
@@ -40,6 +45,13 @@ static double f16_at(const uint8_t *at)
 
 static int bit(const uint8_t *bytes, int i) { return bytes[i / 8] >> i % 8 & 1; }
 static int half(uint8_t byte, int high) { return high ? byte >> 4 : byte & 15; }
+
+/* twice the number: (1 + f/2) 2^(x-1), or f/2 if x is 0 */
+static int e2m1(int code)
+{
+    int x = code / 2 % 4, f = code % 2, magnitude = x ? (2 + f) << (x - 1) : f;
+    return code < 8 ? magnitude : -magnitude;
+}
 
 static struct number with_six_bits(const uint8_t *block, int g, int code)
 {
@@ -68,6 +80,7 @@ static struct number number_of(enum dtype dtype, const uint8_t *block, int e)
         return (struct number){f16_at(block), -f16_at(block + 2), half(block[8 + e % 16], e >= 16) + 16 * bit(block + 4, e)};
     case DTYPE_Q4_K: return with_six_bits(block, g, half(block[16 + g / 2 * 32 + l], g % 2));
     case DTYPE_Q5_K: return with_six_bits(block, g, half(block[48 + g / 2 * 32 + l], g % 2) + 16 * (block[16 + l] >> g & 1));
+    case DTYPE_MXFP4: return (struct number){ldexp(1, block[0] - 128), 0, e2m1(half(block[1 + e % 16], e >= 16))};
     default: return q6_k(block, e);
     }
 }
@@ -77,6 +90,7 @@ static struct number at(const struct tensor *t, size_t i)
     static const struct { size_t numbers, bytes; } sizes[] = {
         [DTYPE_Q8_0] = {32, 34},    [DTYPE_Q4_0] = {32, 18},    [DTYPE_Q5_0] = {32, 22},    [DTYPE_Q5_1] = {32, 24},
         [DTYPE_Q4_K] = {256, 144}, [DTYPE_Q5_K] = {256, 176}, [DTYPE_Q6_K] = {256, 210},
+        [DTYPE_MXFP4] = {32, 17},
     };
     size_t numbers = sizes[t->dtype].numbers;
     return number_of(t->dtype, (const uint8_t *)t->data + i / numbers * sizes[t->dtype].bytes, (int)(i % numbers));

@@ -31,6 +31,8 @@ ALWAYS_INLINE floats half_of(words w)
     return (floats)_mm256_cvtph_ps(_mm256_castsi256_si128(packed));
 }
 
+ALWAYS_INLINE words look_up(words table, words w) { return (words)_mm256_shuffle_epi8((__m256i)table, (__m256i)w); }
+
 ALWAYS_INLINE words four_bits(words bits, int j)
 {
     const __m256i one_each = _mm256_set1_epi32(j % 2 ? (int)0x80402010 : 0x08040201);
@@ -98,10 +100,7 @@ ALWAYS_INLINE void take(struct avx2_taker *to, size_t g, enum weight_type type, 
         const int halves = has_halves(type) ? 2 : 1;
         UNROLL
         for (int half = 0; half < halves; half++) {
-            int32_t less = is_q4(type)           ? x->offset8
-                           : type == WEIGHT_Q5_0 ? 2 * x->offset8
-                           : type == WEIGHT_Q6_K ? to->less[t][g][half]
-                                                 : 0;
+            int32_t less = type == WEIGHT_Q8_0 ? 0 : has_halves(type) ? to->less[t][g][half] : above_times_x(type, x);
             __m256i s = sum_of(_mm256_set1_epi32(less), type, group, x, 4 * half, 8 / halves);
             acc = add_scaled(acc, s, group->scale[half], x);
         }

@@ -28,6 +28,8 @@ ALWAYS_INLINE void transpose(words w[4], const unsigned char *const *row, size_t
 
 ALWAYS_INLINE floats half_of(words w) { return (floats)_mm512_cvtph_ps(_mm512_cvtepi32_epi16((__m512i)w)); }
 
+ALWAYS_INLINE words look_up(words table, words w) { return (words)_mm512_shuffle_epi8((__m512i)table, (__m512i)w); }
+
 ALWAYS_INLINE words four_bits(words bits, int j)
 {
     const __m512i one_each = _mm512_set1_epi32(j % 2 ? (int)0x80402010 : 0x08040201);
@@ -74,11 +76,7 @@ ALWAYS_INLINE void take(struct avx512_taker *to, size_t g, enum weight_type type
         const int halves = has_halves(type) ? 2 : 1;
         UNROLL
         for (int half = 0; half < halves; half++) {
-            int32_t less = type == WEIGHT_Q8_0   ? x->offset128
-                           : is_q4(type)         ? x->offset8
-                           : type == WEIGHT_Q5_0 ? 2 * x->offset8
-                           : type == WEIGHT_Q6_K ? to->less[t][g][half]
-                                                 : 0;
+            int32_t less = has_halves(type) ? to->less[t][g][half] : above_times_x(type, x);
             __m512i s = sum_of(_mm512_set1_epi32(less), group, x, 4 * half, 8 / halves);
             acc = add_scaled(acc, s, group->scale[half], x);
         }

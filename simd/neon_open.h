@@ -25,6 +25,8 @@ ALWAYS_INLINE void transpose(words w[4], const unsigned char *const *row, size_t
 
 ALWAYS_INLINE floats half_of(words w) { return (floats)vcvt_f32_f16(vreinterpret_f16_u16(vmovn_u32((uint32x4_t)w))); }
 
+ALWAYS_INLINE words look_up(words table, words w) { return (words)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)w); }
+
 ALWAYS_INLINE words four_bits(words bits, int j)
 {
     words index = (words){0, 0x04040404, 0x08080808, 0x0c0c0c0c} + each((unsigned)j / 2);

@@ -11,6 +11,12 @@ static float bf16_at(const unsigned char *at)
     return bf16_to_f32(bits);
 }
 
+/* e of a MXFP4 block: 2^(e-128), which is subnormal if e < 2 */
+static float exponent_at(const unsigned char *at)
+{
+    return bits_to_f32(*at < 2 ? (*at + 1u) << 21 : (*at - 1u) << 23);
+}
+
 /* f16 of a file, at any address */
 static float half_at(const unsigned char *at)
 {
@@ -25,7 +31,7 @@ const struct quantised_format *quantised_format(enum weight_type type)
         [WEIGHT_Q8_0 - WEIGHT_TYPES] = {"Q8_0", 32, 34, 0, 0},   [WEIGHT_Q4_0 - WEIGHT_TYPES] = {"Q4_0", 32, 18, 0, 0},
         [WEIGHT_Q5_0 - WEIGHT_TYPES] = {"Q5_0", 32, 22, 0, 0},   [WEIGHT_Q5_1 - WEIGHT_TYPES] = {"Q5_1", 32, 24, 0, 1},
         [WEIGHT_Q4_K - WEIGHT_TYPES] = {"Q4_K", 256, 144, 0, 1}, [WEIGHT_Q5_K - WEIGHT_TYPES] = {"Q5_K", 256, 176, 0, 1},
-        [WEIGHT_Q6_K - WEIGHT_TYPES] = {"Q6_K", 256, 210, 1, 0},
+        [WEIGHT_Q6_K - WEIGHT_TYPES] = {"Q6_K", 256, 210, 1, 0}, [WEIGHT_MXFP4 - WEIGHT_TYPES] = {"MXFP4", 32, 17, 0, 0},
         [WEIGHT_CACHE_Q8 - WEIGHT_TYPES] = {"CACHE_Q8", 32, 36, 0, 0},
         [WEIGHT_Q4_BF16 - WEIGHT_TYPES] = {"Q4_BF16", 32, 18, 0, 0},
     };
@@ -52,6 +58,16 @@ static void five_bits(int8_t q[32], const unsigned char *high, const unsigned ch
     nibbles(q, bytes, 0);
     for (int l = 0; l < 32; l++)
         q[l] = (int8_t)(q[l] + (int)(bits >> l & 1) * 16 - above);
+}
+
+const int8_t quantised_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+/* 32 codes of four bits, low nibbles first, each of which stands for a number of the table */
+static void from_table(int8_t q[32], const unsigned char *bytes, const int8_t table[16])
+{
+    nibbles(q, bytes, 0);
+    for (int l = 0; l < 32; l++)
+        q[l] = table[q[l]];
 }
 
 /* sc and m of group g of eight: six bits each; those of the last four in two pieces */
@@ -121,6 +137,8 @@ void quantised_codes(struct quantised_codes *out, const struct weight_view *w, s
         memcpy(&out->scale[0], block, sizeof out->scale[0]);
     else if (w->type == WEIGHT_Q4_BF16)
         out->scale[0] = bf16_at(block);
+    else if (w->type == WEIGHT_MXFP4)
+        out->scale[0] = exponent_at(block);
     else if (f->numbers == 32)
         out->scale[0] = half_at(block);
     out->scale[1] = out->scale[0];
@@ -137,7 +155,8 @@ void quantised_codes(struct quantised_codes *out, const struct weight_view *w, s
         break;
     case WEIGHT_Q4_K: codes_of_k(out, block, NULL, block + 16, g); break;
     case WEIGHT_Q5_K: codes_of_k(out, block, block + 16, block + 48, g); break;
-    default: codes_of_q6_k(out, block, g);
+    case WEIGHT_Q6_K: codes_of_q6_k(out, block, g); break;
+    default: from_table(out->q, block + 1, quantised_e2m1); /* MXFP4 */
     }
 }
 

@@ -11,6 +11,7 @@
  *     Q4_K       256    144   d | dmin | 12 bytes | 128 bytes               (d * sc) * q - (dmin * m)
  *     Q5_K       256    176   d | dmin | 12 bytes | 32 bytes | 128 bytes    the same with 5 bits
  *     Q6_K       256    210   128 bytes | 64 bytes | 16 int8 sc | d         (d * sc) * (q - 32)
+ *     MXFP4       32     17   e | 16 bytes                                  2^(e-128) * q
  *
  * Two types are in memory only: latents in the KV cache, and copies of I4 weights.
  *
@@ -18,9 +19,13 @@
  *     Q4_BF16     32     18   d as BF16 | 16 bytes                          d * (q - 8)
  *
  * A byte of Q8_0 holds one code. In the other types, a byte holds the low four bits of two codes, one in its low nibble
- * and one in its high nibble. In Q4_0, Q4_BF16, Q5_0 and Q5_1 the two codes belong to elements l and l + 16 of the block. In
+ * and one in its high nibble. In Q4_0, Q4_BF16, Q5_0, Q5_1 and MXFP4 the two codes belong to elements l and l + 16 of the block. In
  * Q4_K and Q5_K the two codes belong to elements l and l + 32 of each 64 weights. In Q6_K the two codes belong to
  * elements l and l + 64 of each 128 weights.
+ *
+ * In MXFP4 a code is a number of the format E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and the same with a minus sign. The integer
+ * q is twice this number (quantised_e2m1). The byte e of a block is the exponent of its scale. All 256 values of e are
+ * scales, as in ggml: 2^-128 (0) to 2^127 (255).
  *
  * In Q4_K and Q5_K each group of 32 weights has a six-bit scale sc and a six-bit minimum m. The 12 bytes of a block
  * hold the scales and minimums of its eight groups. In Q6_K each half group (16 weights) has a signed 8-bit scale sc.
@@ -59,6 +64,7 @@ struct quantised_codes {
     int8_t q[QUANTISED_GROUP];
     float scale[2], minimum; /* sw of each half of the group (equal for most types), and mw (0 if the type has none) */
 };
+extern const int8_t quantised_e2m1[16]; /* the integers q of MXFP4's codes */
 void quantised_codes(struct quantised_codes *out, const struct weight_view *w, size_t row, size_t group);
 
 /* --- panels --- */

@@ -5,10 +5,11 @@
  *     #define LANES                the number of 128-bit lanes in a register; a lane has one 32-bit word of each of four rows
  *     #define TAKER                the tag of a struct in that file: the first argument of take() points to such a struct
  *
- * The file that includes this header also defines these four functions:
+ * The file that includes this header also defines these five functions:
  *
  *     transpose(w, row, at)        sets w[i][r] to the four bytes at row[r] + at + 4i, for i < 4
  *     half_of(w)                   returns the f16 in the lower half of each word, as f32
+ *     look_up(table, w)            returns byte b of the table for each byte b of w; b < 16, and all lanes of `table` are equal
  *     four_bits(w, j)              returns words: byte i of a word is 255 if bit 4j + i of that word of w is set, else 0
  *     take(to, g, type, group)     receives group g of all rows: copies it to an open panel, or adds its products to sums
  *
@@ -24,6 +25,7 @@
 #define SLICE (4 * LANES) /* number of rows that are unpacked together: one 32-bit word of a register for each */
 
 typedef uint32_t words __attribute__((vector_size(16 * LANES)));
+typedef uint8_t byte_vector __attribute__((vector_size(16 * LANES)));
 typedef int32_t signed_words __attribute__((vector_size(16 * LANES)));
 typedef float floats __attribute__((vector_size(16 * LANES)));
 
@@ -37,6 +39,7 @@ struct open_group {
 struct TAKER;
 ALWAYS_INLINE void transpose(words w[4], const unsigned char *const *row, size_t at);
 ALWAYS_INLINE floats half_of(words w);
+ALWAYS_INLINE words look_up(words table, words w);
 ALWAYS_INLINE words four_bits(words w, int j);
 ALWAYS_INLINE void take(struct TAKER *to, size_t g, enum weight_type type, const struct open_group *group);
 
@@ -44,7 +47,14 @@ ALWAYS_INLINE int is_q4(enum weight_type type) { return type == WEIGHT_Q4_0 || t
 
 ALWAYS_INLINE int code_above(enum weight_type type)
 {
-    return type == WEIGHT_Q8_0 || type == WEIGHT_CACHE_Q8 ? 128 : is_q4(type) ? 8 : type == WEIGHT_Q5_0 ? 16 : type == WEIGHT_Q6_K ? 32 : 0;
+    return type == WEIGHT_Q8_0 || type == WEIGHT_CACHE_Q8 ? 128 : is_q4(type) ? 8 : type == WEIGHT_Q5_0 ? 16 : type == WEIGHT_Q6_K ? 32 : type == WEIGHT_MXFP4 ? 12 : 0;
+}
+
+/* Returns -code_above(type) times the sum of x. */
+ALWAYS_INLINE int32_t above_times_x(enum weight_type type, const struct quantised_group *x)
+{
+    const int above = code_above(type);
+    return above == 128 ? x->offset128 : above % 8 == 0 ? above / 8 * x->offset8 : -above * x->sum;
 }
 
 ALWAYS_INLINE int has_halves(enum weight_type type) { return type == WEIGHT_Q6_K; }
@@ -124,6 +134,32 @@ ALWAYS_INLINE void take_small(struct TAKER *to, enum weight_type type, const uns
         if (!is_q4(type))
             v.codes[j] |= four_bits(bits, j) & each(16);
     take(to, g, type, &v);
+}
+
+/* Returns the 16 integers q of a table, each plus code_above(type), in every lane. */
+ALWAYS_INLINE words codes_of_table(enum weight_type type, const int8_t table[16])
+{
+    byte_vector t;
+    UNROLL
+    for (size_t lane = 0; lane < LANES; lane++)
+        memcpy((char *)&t + 16 * lane, table, 16);
+    return (words)(t + (uint8_t)code_above(type));
+}
+
+ALWAYS_INLINE void take_mxfp4(struct TAKER *to, const unsigned char *const *row, size_t g, size_t at)
+{
+    struct open_group v;
+    words head[4], w[4], table = codes_of_table(WEIGHT_MXFP4, quantised_e2m1);
+    transpose(head, row, at);
+    transpose(w, row, at + 1);
+    words e = head[0] & 255, subnormal = (words)(e < 2);
+    v.scale[0] = (floats)(((e + 1) << 21 & subnormal) | ((e - 1) << 23 & ~subnormal));
+    UNROLL
+    for (int j = 0; j < 4; j++) {
+        v.codes[j] = look_up(table, w[j] & each(15));
+        v.codes[j + 4] = look_up(table, w[j] >> 4 & each(15));
+    }
+    take(to, g, WEIGHT_MXFP4, &v);
 }
 
 /* --- types with 256 weights in a block --- */
@@ -232,6 +268,8 @@ ALWAYS_INLINE void take_groups(struct TAKER *to, enum weight_type type, const un
             take_k(to, type, row, g, at, ahead);
         else if (type == WEIGHT_Q6_K)
             take_q6_k(to, row, g, at, ahead);
+        else if (type == WEIGHT_MXFP4)
+            take_mxfp4(to, row, g, at);
         else
             take_small(to, type, row, g, at);
     }
@@ -248,6 +286,7 @@ ALWAYS_INLINE void take_any(struct TAKER *to, enum weight_type type, const unsig
     case WEIGHT_Q5_K: take_groups(to, WEIGHT_Q5_K, row, groups, ahead); break;
     case WEIGHT_CACHE_Q8: take_groups(to, WEIGHT_CACHE_Q8, row, groups, ahead); break;
     case WEIGHT_Q4_BF16: take_groups(to, WEIGHT_Q4_BF16, row, groups, ahead); break;
+    case WEIGHT_MXFP4: take_groups(to, WEIGHT_MXFP4, row, groups, ahead); break;
     default: take_groups(to, WEIGHT_Q6_K, row, groups, ahead);
     }
 }

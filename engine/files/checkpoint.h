@@ -15,6 +15,7 @@ enum dtype { /* in the order of enum weight_type (simd/kernels.h); I4 are the pa
               Q8_0 and the types after it occur only in GGUF files */
     DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F8_E4M3, DTYPE_I4,
     DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
+    DTYPE_MXFP4,
     DTYPE_OTHER
 };
 static inline int dtype_is_quantised(enum dtype dtype) { return dtype >= DTYPE_Q8_0 && dtype < DTYPE_OTHER; }

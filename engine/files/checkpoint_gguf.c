@@ -84,10 +84,11 @@ struct reader {
  * outlives g. */
 static int begin(struct reader *r, struct tensor *t, const struct gguf_tensor *from)
 {
+    char types[300];
     *t = (struct tensor){.dtype = from->type->dtype, .ndim = from->ndim, .data = from->data, .bytes = from->bytes};
     if (from->type->dtype == DTYPE_OTHER)
-        return vb_fail(r->err, VB_UNSUPPORTED, "%s: %.*s is %s; supported are F32, F16, BF16, Q8_0, Q4_0, Q5_0, Q5_1, Q4_K, "
-                       "Q5_K and Q6_K", from->file, (int)from->name.size, from->name.s, from->type->name);
+        return vb_fail(r->err, VB_UNSUPPORTED, "%s: %.*s is %s; supported are %s", from->file, (int)from->name.size, from->name.s,
+                       from->type->name, gguf_supported_types(types, sizeof types));
     memcpy(t->shape, from->shape, sizeof t->shape);
     snprintf(t->dtype_name, sizeof t->dtype_name, "%s", from->type->name);
     if (r->c->count && !strcmp(r->c->tensors[r->c->count - 1].file, from->file)) /* often the same file as before */

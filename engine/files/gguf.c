@@ -20,10 +20,20 @@ static const struct gguf_tensor_type tensor_types[] = {
     {"IQ2_XXS", 16, 256, 66, DTYPE_OTHER}, {"IQ2_XS", 17, 256, 74, DTYPE_OTHER}, {"IQ3_XXS", 18, 256, 98, DTYPE_OTHER},
     {"IQ1_S", 19, 256, 50, DTYPE_OTHER}, {"IQ4_NL", 20, 32, 18, DTYPE_OTHER}, {"IQ3_S", 21, 256, 110, DTYPE_OTHER},
     {"IQ2_S", 22, 256, 82, DTYPE_OTHER}, {"IQ4_XS", 23, 256, 136, DTYPE_OTHER}, {"IQ1_M", 29, 256, 56, DTYPE_OTHER},
-    {"TQ1_0", 34, 256, 54, DTYPE_OTHER}, {"TQ2_0", 35, 256, 66, DTYPE_OTHER}, {"MXFP4", 39, 32, 17, DTYPE_OTHER},
+    {"TQ1_0", 34, 256, 54, DTYPE_OTHER}, {"TQ2_0", 35, 256, 66, DTYPE_OTHER}, {"MXFP4", 39, 32, 17, DTYPE_MXFP4},
     {"I8", 24, 1, 1, DTYPE_OTHER},      {"I16", 25, 1, 2, DTYPE_OTHER},      {"I32", 26, 1, 4, DTYPE_OTHER},
     {"I64", 27, 1, 8, DTYPE_OTHER},     {"F64", 28, 1, 8, DTYPE_OTHER},
 };
+
+const char *gguf_supported_types(char *text, size_t size)
+{
+    size_t at = 0;
+    text[0] = 0;
+    for (size_t i = 0; i < sizeof tensor_types / sizeof *tensor_types && at < size; i++)
+        if (tensor_types[i].dtype != DTYPE_OTHER)
+            at += (size_t)snprintf(text + at, size - at, "%s%s", at ? ", " : "", tensor_types[i].name);
+    return text;
+}
 
 static const size_t value_bytes[GGUF_TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 

@@ -61,6 +61,9 @@ struct gguf_tensor_type {
 /* A key of Verbatim's own, for index_share_for_mtp_iteration of config.json, because GGUF has none. BOOL; missing: false. */
 #define GGUF_INDEX_SHARE "verbatim.index_share_for_mtp_iteration"
 
+/* Returns the tensor types that Verbatim has kernels for, as "F32, F16, ...". */
+const char *gguf_supported_types(char *text, size_t size);
+
 struct gguf;
 
 /* Returns 1 if `path` is treated as a GGUF file: it is a regular file, or nothing exists there and the name ends in

@@ -14,6 +14,7 @@ struct item {
     uint32_t bits;
     size_t scale, minimum; /* for quantised types: offsets of the f16 scales in a block. If the scales are finite, so are
                               the weights: each is the product of a scale and small integers, which f32 represents */
+    int exponents;         /* nonzero if the scale is the exponent of MXFP4 instead, one byte */
 };
 
 static int item_of(const struct tensor *t, struct item *item)
@@ -22,7 +23,7 @@ static int item_of(const struct tensor *t, struct item *item)
         [DTYPE_F32] = {4, 0x7f800000, NONE, NONE}, [DTYPE_F16] = {2, 0x7c00, NONE, NONE}, [DTYPE_BF16] = {2, 0x7f80, NONE, NONE},
         [DTYPE_F8_E4M3] = {1, 0x7f, NONE, NONE}, [DTYPE_Q8_0] = {0, 0, 0, NONE}, [DTYPE_Q4_0] = {0, 0, 0, NONE},
         [DTYPE_Q5_0] = {0, 0, 0, NONE}, [DTYPE_Q5_1] = {0, 0, 0, 2}, [DTYPE_Q4_K] = {0, 0, 0, 2}, [DTYPE_Q5_K] = {0, 0, 0, 2},
-        [DTYPE_Q6_K] = {0, 0, 208, NONE},
+        [DTYPE_Q6_K] = {0, 0, 208, NONE}, [DTYPE_MXFP4] = {0, 0, 0, NONE, 1},
     };
     if (t->dtype == DTYPE_OTHER || t->dtype == DTYPE_I4) /* every code of I4 is a number */
         return 0;
@@ -34,11 +35,14 @@ static int item_of(const struct tensor *t, struct item *item)
 
 static int half_is_bad(const unsigned char *at) { return (at[1] & 0x7c) == 0x7c; }
 
+/* The largest weight of an MXFP4 block is 12 * 2^(e-128). Also, the value 255 is no number in the format's specification. */
+static int exponent_is_bad(unsigned e) { return e > 252; }
+
 static size_t find_bad_block(const unsigned char *data, size_t count, const struct item *item)
 {
     for (size_t i = 0; i < count; i++) {
         const unsigned char *block = data + i * item->size;
-        if (half_is_bad(block + item->scale) || (item->minimum != NONE && half_is_bad(block + item->minimum)))
+        if (item->exponents ? exponent_is_bad(block[0]) : half_is_bad(block + item->scale) || (item->minimum != NONE && half_is_bad(block + item->minimum)))
             return i;
     }
     return count;
@@ -91,6 +95,9 @@ static int block_not_finite(const struct tensor *t, size_t i, const struct item 
     const struct quantised_format *f = quantised_format((enum weight_type)t->dtype);
     const unsigned char *block = (const unsigned char *)t->data + i * item->size;
     size_t row = (size_t)t->shape[t->ndim - 1] / f->numbers;
+    if (item->exponents)
+        return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s, block %zu of row %zu: its scale has the exponent %d, wanted at most 252", t->file,
+                       t->name, i % row, i / row, block[0]);
     return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s, block %zu of row %zu: its %s is not finite", t->file, t->name, i % row, i / row,
                    half_is_bad(block + item->scale) ? "scale d" : t->dtype == DTYPE_Q5_1 ? "minimum m" : "scale dmin");
 }

@@ -16,7 +16,7 @@ import numpy as np
 from make_tiny import write_safetensors
 
 TRUTH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "truth")
-SCALES = {"Q8_0": [0], "Q4_0": [0], "Q5_0": [0], "Q5_1": [0, 2], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}  # where
+SCALES = {"Q8_0": [0], "Q4_0": [0], "Q5_0": [0], "Q5_1": [0, 2], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "MXFP4": []}  # where
 CORNERS = [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x0400, 0x7BFF, 0xFBFF, 0x3C00]  # zeros, subnormal ones, the largest, 1
 
 
@@ -24,6 +24,10 @@ def blocks_of(kind, rng):
     numbers, size = gguf.GGML_QUANT_SIZES[kind]
     n = 32 if numbers == 32 else 12
     blocks = rng.integers(0, 256, (n, size), dtype=np.uint8)
+    if kind.name == "MXFP4":  # exponents of every size. The last rows' are the largest: with the codes 0, 1, -0 and -1 they are finite
+        blocks[:, 0] = rng.integers(0, 253, n)
+        blocks[:7, 0] = [0, 1, 2, 252, 253, 254, 255]
+        blocks[4:7, 1:] = rng.choice(np.array([0x00, 0x01, 0x10, 0x18, 0x81, 0x99, 0x90], np.uint8), (3, size - 1))
     for at in SCALES[kind.name]:
         scales = rng.integers(0, 0x7C00, n).astype(np.uint16) | rng.integers(0, 2, n).astype(np.uint16) << 15  # all finite
         scales[:len(CORNERS)] = rng.permutation(CORNERS)
@@ -46,17 +50,17 @@ def rows(rng):
 
 
 def main():
-    rng, tensors = np.random.default_rng(41), []
+    tensors = []
     for name in SCALES:
         kind = gguf.GGMLQuantizationType[name]
-        blocks = blocks_of(kind, rng)
+        blocks = blocks_of(kind, np.random.default_rng([41, int(kind)]))
         tensors += [(name + ".blocks", "U8", blocks), (name, "F32", gguf.dequantize(blocks, kind))]
-    w = rows(rng)
+    w = rows(np.random.default_rng(41))
     tensors.append(("rows", "F32", w))
     for name in ("Q8_0", "Q4_0"):
         kind = gguf.GGMLQuantizationType[name]
         tensors.append(("rows." + name, "F32", gguf.dequantize(gguf.quantize(w, kind), kind)))
-    assert all(np.isfinite(a).all() for _, _, a in tensors)
+    assert all(np.isfinite(a).all() for _, _, a in tensors), [n for n, _, a in tensors if not np.isfinite(a).all()]
     tensors.sort(key=lambda t: t[1])  # F32 first, at multiples of four bytes
     write_safetensors(os.path.join(TRUTH, "blocks.safetensors"), tensors, {"source": "gguf 0.19.0"})
 

@@ -442,7 +442,7 @@ TEST(a_type_or_a_name_that_is_not_known_is_told)
         put_config(&w, m, &o);
         put_model(&w, m, &o);
         switch (i) {
-        case 0: tensor(&w, "blk.0.attn_q_b.weight", TYPE_Q4_1, 2, (size_t[]){4, 64}, zeros, 4 * 2 * 20); break;
+        case 0: tensor(&w, "blk.0.attn_q_b.weight", TYPE_Q8_1, 2, (size_t[]){4, 64}, zeros, 4 * 2 * 36); break;
         case 1: tensor(&w, "rope_freqs.weight", TYPE_F32, 1, (size_t[]){8}, zeros, 32); break;
         case 2: tensor(&w, "blk.01.attn_q.weight", TYPE_F32, 1, (size_t[]){8}, zeros, 32); break;
         case 3: tensor(&w, "blk.0.ffn_up_exps.weight", TYPE_F32, 2, (size_t[]){8, 8}, zeros, 256); break;
@@ -450,7 +450,7 @@ TEST(a_type_or_a_name_that_is_not_known_is_told)
         }
         gguf_write(&w, dir, "f.gguf");
         static const char *const messages[] = {
-            "f.gguf: blk.0.attn_q_b.weight is Q4_1; supported are F32, F16, BF16, Q8_0, Q4_0, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K",
+            "f.gguf: blk.0.attn_q_b.weight is Q8_1; supported are F32, F16, BF16, Q4_0, ",
             "f.gguf: rope_freqs.weight has no place in the model of the metadata (tensors left over: 1)",
             "f.gguf: blk.01.attn_q.weight has no place in the model of the metadata (tensors left over: 1)",
             "f.gguf: blk.0.ffn_up_exps.weight is not one matrix for each of up to 65536 experts",

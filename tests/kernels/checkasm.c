@@ -30,6 +30,7 @@ const char *const kernel_names[KERNELS] = {
     [FMA_ROWS] = "fma_rows_f32", "fma_rows_f16", "fma_rows_bf16", "fma_rows_f8_e4m3", "fma_rows_i4",
     [MATMUL_NARROW] = "narrow_matmul",
     [MATMUL_QUANTISED] = "matmul_q8_0", "matmul_q4_0", "matmul_q5_0", "matmul_q5_1", "matmul_q4_k", "matmul_q5_k", "matmul_q6_k",
+                         "matmul_mxfp4",
                          "matmul_cache_q8", "matmul_q4_bf16",
     [FMA_ROWS_CACHE_Q8] = "fma_rows_cache_q8",
     [DOT] = "dot", [PACK] = "pack", [NARROW] = "narrow", [QUANTISE] = "quantise",

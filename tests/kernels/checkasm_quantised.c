@@ -10,7 +10,7 @@
 /* --- random weights --- */
 
 /* Where a block has its f16 scales; -1: no second one. */
-static const int scale_at[][2] = {{0, -1}, {0, -1}, {0, -1}, {0, 2}, {0, 2}, {0, 2}, {208, -1}, {-1, -1}, {-1, -1}};
+static const int scale_at[][2] = {{0, -1}, {0, -1}, {0, -1}, {0, 2}, {0, 2}, {0, 2}, {208, -1}, {-1, -1}, {-1, -1}, {-1, -1}};
 
 /* f16 of the size of trained weights' scales; any finite one, zeros, subnormals and negative ones among them; anything */
 static uint16_t random_scale(enum scales scales)
@@ -36,6 +36,14 @@ void random_blocks(unsigned char *out, enum weight_type type, enum scales scales
         for (int s = 0; s < 2; s++)
             if (scale_at[type - WEIGHT_TYPES][s] >= 0)
                 memcpy(out + scale_at[type - WEIGHT_TYPES][s], &(uint16_t){random_scale(scales)}, 2);
+        if (type == WEIGHT_MXFP4) {
+            static const unsigned char ends_of_range[] = {0, 1, 2, 252, 253, 254, 255};
+            out[0] = scales == UNIT_SCALES         ? 128
+                     : scales == ORDINARY_SCALES   ? (unsigned char)(110 + below(20))
+                     : scales == FINITE_SCALES     ? (unsigned char)below(253)
+                     : below(4)                    ? ends_of_range[below(sizeof ends_of_range)]
+                                                   : (unsigned char)rng();
+        }
         if (type == WEIGHT_Q4_BF16) {
             float d = f16_to_f32(random_scale(scales)) * (scales == UNIT_SCALES ? 1.0f : 0x1.8p-30f);
             memcpy(out, (char *)&d + 2, 2);

@@ -61,6 +61,13 @@ static struct weight weight_of(enum weight_type type, const unsigned char *b, un
         w.scale = bits_to_f32((uint32_t)b[0] << 16 | (uint32_t)b[1] << 24);
         w.q = small_code(b + 2, i, 0) - 8;
         break;
+    case WEIGHT_MXFP4: { /* OCP Microscaling Formats: E8M0, then E2M1 with bias 1; twice the latter is an integer */
+        unsigned code = (unsigned)small_code(b + 1, i, 0), exponent = code >> 1 & 3, fraction = code & 1;
+        double e2m1 = exponent ? ldexp(1 + 0.5 * fraction, (int)exponent - 1) : 0.5 * fraction;
+        w.scale = ldexp(0.5, b[0] - 127);
+        w.q = (int)(code & 8 ? -2 * e2m1 : 2 * e2m1);
+        break;
+    }
     case WEIGHT_Q4_0: w.q = small_code(b + 2, i, 0) - 8; break;
     case WEIGHT_Q5_0: w.q = small_code(b + 2, i, 1) - 16; break;
     case WEIGHT_Q5_1:

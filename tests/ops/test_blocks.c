@@ -18,6 +18,7 @@
 static const struct { const char *name; enum dtype dtype; int numbers, minimums; } types[] = {
     {"Q8_0", DTYPE_Q8_0, 32, 0},  {"Q4_0", DTYPE_Q4_0, 32, 0},  {"Q5_0", DTYPE_Q5_0, 32, 0},  {"Q5_1", DTYPE_Q5_1, 32, 1},
     {"Q4_K", DTYPE_Q4_K, 256, 1}, {"Q5_K", DTYPE_Q5_K, 256, 1}, {"Q6_K", DTYPE_Q6_K, 256, 0},
+    {"MXFP4", DTYPE_MXFP4, 32, 0},
 };
 
 static void check_bits(const char *what, size_t i, double have, float want)

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-const struct block_type block_types[10] = {
+const struct block_type block_types[11] = {
     {"F32", 0, 1, 4, 0, 0, 0, 0},
     {"F16", 1, 1, 2, 0, 0, 0, 0},
     {"BF16", 30, 1, 2, 0, 0, 0, 0},
@@ -16,6 +16,7 @@ const struct block_type block_types[10] = {
     {"Q4_K", 12, 256, 144, 0, 2, 240, 7.5},
     {"Q5_K", 13, 256, 176, 0, 2, 480, 15.5},
     {"Q6_K", 14, 256, 210, 208, 0, 1330, 0},
+    {"MXFP4", 39, 32, 17, 0, 0, 5.9, 0},
 };
 
 static const struct block_type *block_type(const char *name)
@@ -54,6 +55,8 @@ static char *random_numbers(const struct block_type *t, size_t n, double size, u
         double x = uniform(seed), d = size / t->spread * (1 + x / 2) * (next_random(seed) % 8 ? 1 : -1);
         if (t->numbers == 1)
             store(b, t, x * size * 1.7);
+        else if (t->bytes == 17)
+            *b = (char)(128 + lrint(log2(fabs(d))));
         else
             op_store_f16(b + t->d_at, &(float){(float)d}, 1);
         if (t->minimum_at)
