@@ -19,6 +19,12 @@ BASE    := -std=c11 -D_GNU_SOURCE $(OPT) -ffp-contract=off -fno-strict-aliasing 
            -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes $(if $(WERROR),-Werror) -iquote . -MMD -MP $(SANITIZE)
 LIBS    := -lsleef -lpcre2-8 -ljansson -lmd -lm
 
+# Files of these patterns are compiled without optimisation, in builds in which their speed does not matter. Without it, gcc knows
+# less of the lengths of strings, and warns of more.
+UNOPTIMISED ?=
+IS_CLANG := $(findstring clang,$(shell $(CC) --version))
+unoptimised = $(if $(filter $(UNOPTIMISED),$1),-O0 $(if $(IS_CLANG),,-Wno-format-overflow -Wno-format-truncation))
+
 # What one file is compiled with beyond BASE is said here and below as `$(BUILD)/FILE.o: private FLAGS += ...`.
 FLAGS   :=
 
@@ -47,7 +53,7 @@ $(BUILD)/tools/serve/%.o: private FLAGS += -DHAVE_MICROHTTPD
 endif
 
 # The compiler makes the vectors of element-wise loops (simd/elementwise.h, RMSNorm, RoPE, rounding, the indexer) and of narrow_chunks; gcc 12 has to be asked.
-VECTORS := $(if $(findstring clang,$(shell $(CC) --version)),,-ftree-vectorize -fvect-cost-model=dynamic)
+VECTORS := $(if $(IS_CLANG),,-ftree-vectorize -fvect-cost-model=dynamic)
 $(BUILD)/simd/%.o $(BUILD)/ops/indexer.o $(BUILD)/ops/rmsnorm.o $(BUILD)/ops/rope.o $(BUILD)/ops/round.o: private FLAGS += $(VECTORS)
 $(BUILD)/simd/scalar.o: private FLAGS :=
 
@@ -71,8 +77,9 @@ endif
 OPENS_FILES := engine/files/checkpoint_fingerprint.c engine/model/numa.c engine/model/topology.c engine/session/load.c engine/session/save.c
 frame_limit = -Wframe-larger-than=$(if $(filter $(OPENS_FILES),$1),32768,16384)
 stack_flags = -fstack-clash-protection $(if $(SANITIZE)$(filter -O0,$(OPT)),,$(frame_limit))
+# Debugging information on the variables of the vector files, whose loops are unrolled, would take as long as compiling them.
 library_flags = $(if $(filter engine/% ops/% simd/%,$1),$(stack_flags)) $(if $(and $(GUIDED),$(filter simd/%,$1)),-fno-sanitize=all) \
-                $(if $(filter simd/avx% simd/neon%,$1),$(UNCHECKED_VECTORS))
+                $(if $(filter simd/avx% simd/neon%,$1),$(UNCHECKED_VECTORS) $(if $(filter -g,$(CFLAGS)),-g1))
 ifeq ($(ARCH),aarch64)
 $(BUILD)/simd/neon_dotprod.o: private FLAGS += -march=armv8.2-a+dotprod
 $(BUILD)/simd/neon_i8mm.o: private FLAGS += -march=armv8.2-a+dotprod+i8mm
@@ -124,7 +131,7 @@ help:
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC $<)
-	$(Q)$(CC) $(BASE) $(CFLAGS) $(call library_flags,$<) $(FLAGS) -c -o $@ $<
+	$(Q)$(CC) $(BASE) $(CFLAGS) $(call library_flags,$<) $(FLAGS) $(call unoptimised,$<) -c -o $@ $<
 
 # built again when the answer changes
 ifneq ($(shell cat $(BUILD)/onednn.found 2>/dev/null),$(ONEDNN))

@@ -101,8 +101,11 @@ sanitized = +$(MAKE) BUILD=build-$(1) OPT=-O1 $(call sanitize,$(2)) subset-progr
 with_tls = env ASAN_OPTIONS=intercept_tls_get_addr=0
 # For `make test` and the server's tests, one build with both. In the vector files, which are unrolled intrinsics, checks of each pointer
 # take clang four times as long as everything else; AddressSanitizer looks at the same accesses, and `make ubsan` checks all.
-both_sanitizers = BUILD=build-sanitized OPT=-O1 CFLAGS=-g1 UNCHECKED_VECTORS=-fno-sanitize=null,alignment,object-size,pointer-overflow \
-                  $(call sanitize,address$(comma)undefined)
+# AddressSanitizer's checks there are calls, which compile in a quarter of the time of the same code in place. Of the tools, only the
+# server's code takes time in tests.
+asan_calls = $(if $(has_clang),-mllvm -asan-instrumentation-with-call-threshold=0,--param asan-instrumentation-with-call-threshold=0)
+both_sanitizers = BUILD=build-sanitized OPT=-O1 CFLAGS=-g1 UNOPTIMISED="$(filter-out tools/serve/%,$(TOOL_SRC))" $(call sanitize,address$(comma)undefined) \
+                  UNCHECKED_VECTORS="-fno-sanitize=null,alignment,object-size,pointer-overflow $(asan_calls)"
 no_clang  = $(if $(has_clang),,"$(1)/clang:echo skipped: clang with libomp is not installed; not looked for: conversions that lose something")
 sanitized-programs:
 	+$(MAKE) $(both_sanitizers) subset-programs
@@ -119,7 +122,7 @@ ubsan: ubsan-programs
 # with ops/crew.c. `make test` runs the first of these programs.
 TSAN := test_threads test_session test_forced test_rounds test_batch
 threads-program:
-	+$(MAKE) BUILD=build-thread OPT=-O1 CFLAGS=-g1 SANITIZE=-fsanitize=thread build-thread/tests/test_threads
+	+$(MAKE) BUILD=build-thread OPT=-O1 CFLAGS=-g1 UNOPTIMISED="simd/avx% simd/neon%" SANITIZE=-fsanitize=thread build-thread/tests/test_threads
 tsan-programs:
 	+$(MAKE) BUILD=build-thread OPT=-O1 SANITIZE=-fsanitize=thread $(addprefix build-thread/tests/,$(TSAN))
 tsan: tsan-programs $(TSAN_CREW)
@@ -148,7 +151,7 @@ SYSROOT := build-arm64/sysroot
 ARM64_LINES ?= 3
 arm64-programs:
 	tools/scripts/arm64-sysroot.sh $(SYSROOT)
-	+$(MAKE) BUILD=build-arm64 CC=aarch64-linux-gnu-gcc RUNNER="qemu-aarch64 -L $(SYSROOT)" \
+	+$(MAKE) BUILD=build-arm64 CC=aarch64-linux-gnu-gcc UNOPTIMISED=tools/% RUNNER="qemu-aarch64 -L $(SYSROOT)" \
 	    CFLAGS="-isystem $(SYSROOT)/usr/include -L$(SYSROOT)/usr/lib/aarch64-linux-gnu -Wl,-rpath-link,$(SYSROOT)/usr/lib/aarch64-linux-gnu" \
 	    arm64-subset
 arm64-subset: all $(BUILD)/tests/checkasm $(BUILD)/tests/test_bits
@@ -232,7 +235,7 @@ serve-all: serve-programs
 	@tests/run.sh -l $(BUILD)/logs/serve $(run_serve)
 
 test-all: test tsan coverage fuzz ubsan crossbuild serve-all
-	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all" "mistakes/all:$(MISTAKES) --jobs 1" \
+	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all" "test_bits_all:$(BUILD)/tests/test_bits --all" "mistakes/all:$(MISTAKES) --jobs 1" \
 	    "foreign/all:tests/foreign/run.sh score.py -v --goals f32:right=100,bf16:right=97,f16:right=98,tf32:right=98,fp8:right=95,clean=0 $(BUILD)/verbatim" \
 	    "foreign/hooks:tests/foreign/run.sh score.py -v --hooks --ranks 1 --only bf16 --goals bf16:right=96,clean=0 $(BUILD)/verbatim" \
 	    "foreign/conventions:tests/foreign/run.sh score_conventions.py -v --goals f32=10,bf16=10 $(BUILD)/verbatim" \
