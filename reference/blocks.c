@@ -13,6 +13,19 @@
  *     Q5_K  |2 d|2 dmin|12 s|32 h|128 q|       the same;  bit g of h[e % 32] is the fifth bit of q
  *     Q6_K  |128 q|64 h|16 sc|2 d|             w = d sc[e / 16] (q - 32),  sc signed
  *     MXFP4 |1 x|16 q|                         w = 2^(x - 128) e2m1(q)
+ *     TQ1_0 |52 q|2 d|                         w = d (t - 1), t a digit of 0..2
+ *     TQ2_0 |64 q|2 d|                         w = d (q - 1), q bits 2 (g % 4) and 2 (g % 4) + 1 of byte 32 (e / 128) + e % 32
+ *
+ * The IQ types store eight numbers (IQ3: four) as the number i of a row of a grid. In IQ2 and IQ3, the numbers of a grid are
+ * magnitudes v, and a bit of `s` is 1 for minus; in IQ1 they are -1, 0 or 1, and `a` is 1 or -1:
+ *
+ *     IQ2_XXS |2 d|8 (4 i|4 sx)|                 w = d (x + 1/2) / 4 v         d, x, v are numbers of their formulas
+ *     IQ2_XS  |2 d|64 is|8 x|                    w = d (x + 1/2) / 4 v
+ *     IQ2_S   |2 d|32 i|32 s|8 h|8 x|            w = d (x + 1/2) / 4 v
+ *     IQ3_XXS |2 d|64 i|8 (4 sx)|                w = d (x + 1/2) / 2 v
+ *     IQ3_S   |2 d|64 i|8 h|32 s|4 x|            w = d (2 x + 1) v
+ *     IQ1_S   |2 d|32 i|16 hxa|                  w = d (2 x + 1) (v + a / 8)
+ *     IQ1_M   |32 i|16 ha|8 dx|                  w = d (2 x + 1) (v + a / 8)
  *
  * The low four bits of q are half of a byte of the field q. For Q4_0, Q5_0, Q5_1 and MXFP4 this is byte e % 16: the low half if
  * e < 16, else the high half. For Q4_K and Q5_K it is byte 32 (g / 2) + e % 32: the low half if g is even, else the high
@@ -53,6 +66,101 @@ static int e2m1(int code)
     return code < 8 ? magnitude : -magnitude;
 }
 
+/* ---- types with grids ---- */
+
+static unsigned u16_at(const uint8_t *at) { return at[0] + 256u * at[1]; }
+static uint32_t u32_at(const uint8_t *at) { return u16_at(at) + 65536u * u16_at(at + 2); }
+
+/* bit n of eight that stand for themselves, or of seven and the one that makes the sum of all eight even */
+static int sign(unsigned seven, int n)
+{
+    int sum = 0;
+    if (n < 7)
+        return seven >> n & 1 ? -1 : 1;
+    for (int i = 0; i < 7; i++)
+        sum += seven >> i & 1;
+    return sum % 2 ? -1 : 1;
+}
+
+static int iq2_value(const uint16_t *grid, unsigned row, int e)
+{
+    static const int values[] = {8, 25, 43, 0};
+    return values[grid[row] >> 2 * (e % 8) & 3];
+}
+
+static int iq3_xxs_value(unsigned row, int e)
+{
+    static const int values[] = {4, 12, 20, 28, 36, 44, 52, 62};
+    return values[ref_grid_iq3_xxs[row] >> 4 * (e % 4) & 7];
+}
+
+/* Number e of a block. Group g = e / 32 has four parts n of eight numbers. */
+static struct number iq2_xxs(const uint8_t *block, int e)
+{
+    const uint8_t *group = block + 2 + e / 32 * 8;
+    uint32_t sx = u32_at(group + 4);
+    int n = e % 32 / 8;
+    return (struct number){f16_at(block) * ((sx >> 28) + 0.5) / 4, 0, sign(sx >> 7 * n & 127, e % 8) * iq2_value(ref_grid_iq2_xxs, group[n], e)};
+}
+
+static struct number iq2_xs(const uint8_t *block, int e)
+{
+    unsigned is = u16_at(block + 2 + e / 8 * 2);
+    int x = half(block[66 + e / 32], e % 32 >= 16);
+    return (struct number){f16_at(block) * (x + 0.5) / 4, 0, sign(is / 512, e % 8) * iq2_value(ref_grid_iq2_xs, is % 512, e)};
+}
+
+static struct number iq2_s(const uint8_t *block, int e)
+{
+    unsigned h = block[66 + e / 32] >> e % 32 / 8 * 2 & 3;
+    int x = half(block[74 + e / 32], e % 32 >= 16);
+    int v = iq2_value(ref_grid_iq2_s, block[2 + e / 8] + 256 * h, e);
+    return (struct number){f16_at(block) * (x + 0.5) / 4, 0, bit(block + 34, e) ? -v : v};
+}
+
+static struct number iq3_xxs(const uint8_t *block, int e)
+{
+    uint32_t sx = u32_at(block + 66 + e / 32 * 4);
+    int s = sign(sx >> e % 32 / 8 * 7 & 127, e % 8);
+    return (struct number){f16_at(block) * ((sx >> 28) + 0.5) / 2, 0, s * iq3_xxs_value(block[2 + e / 4], e)};
+}
+
+static struct number iq3_s(const uint8_t *block, int e)
+{
+    unsigned row = block[2 + e / 4] + 256u * (unsigned)bit(block + 66, e / 4);
+    int v = 2 * (ref_grid_iq3_s[row] >> 4 * (e % 4) & 7) + 1;
+    return (struct number){f16_at(block) * (2 * half(block[106 + e / 64], e % 64 >= 32) + 1), 0, bit(block + 74, e) ? -v : v};
+}
+
+/* 8 (v + a / 8) */
+static int iq1_code(unsigned row, int e, int minus) { return 8 * ((ref_grid_iq1[row] >> 2 * (e % 8) & 3) - 1) + (minus ? -1 : 1); }
+
+static struct number iq1_s(const uint8_t *block, int e)
+{
+    unsigned hxa = u16_at(block + 34 + e / 32 * 2);
+    unsigned h = hxa >> e % 32 / 8 * 3 & 7, x = hxa >> 12 & 7;
+    return (struct number){f16_at(block) * (2 * x + 1) / 8, 0, iq1_code(block[2 + e / 8] + 256 * h, e, hxa >> 15 & 1)};
+}
+
+static struct number iq1_m(const uint8_t *block, int e)
+{
+    const uint8_t *dx = block + 48;
+    int ha = half(block[32 + e / 16], e % 16 >= 8);
+    unsigned x = u16_at(dx + e / 64 * 2) >> e % 64 / 16 * 3 & 7;
+    uint8_t d[2] = {(uint8_t)(dx[1] / 16 + dx[3] / 16 * 16), (uint8_t)(dx[5] / 16 + dx[7] / 16 * 16)};
+    return (struct number){f16_at(d) * (2 * x + 1) / 8, 0, iq1_code(block[e / 8] + 256u * (unsigned)(ha & 7), e, ha & 8)};
+}
+
+/* The digit of a byte in base 3, the most significant one first: q / 256 is about the fraction 0.ttttt in base 3. */
+static struct number tq1_0(const uint8_t *block, int e)
+{
+    int byte = e < 160 ? e % 32 : e < 240 ? 32 + e % 16 : 48 + e % 4, digit = e < 160 ? e / 32 : e < 240 ? (e - 160) / 16 : (e - 240) / 4;
+    int q = block[byte];
+    while (digit--)
+        q = q * 3 % 256;
+    return (struct number){f16_at(block + 52), 0, q * 3 / 256 - 1};
+}
+
 static struct number with_six_bits(const uint8_t *block, int g, int code)
 {
     const uint8_t *s = block + 4;
@@ -81,7 +189,16 @@ static struct number number_of(enum dtype dtype, const uint8_t *block, int e)
     case DTYPE_Q4_K: return with_six_bits(block, g, half(block[16 + g / 2 * 32 + l], g % 2));
     case DTYPE_Q5_K: return with_six_bits(block, g, half(block[48 + g / 2 * 32 + l], g % 2) + 16 * (block[16 + l] >> g & 1));
     case DTYPE_MXFP4: return (struct number){ldexp(1, block[0] - 128), 0, e2m1(half(block[1 + e % 16], e >= 16))};
-    default: return q6_k(block, e);
+    case DTYPE_Q6_K: return q6_k(block, e);
+    case DTYPE_IQ2_XXS: return iq2_xxs(block, e);
+    case DTYPE_IQ2_XS: return iq2_xs(block, e);
+    case DTYPE_IQ2_S: return iq2_s(block, e);
+    case DTYPE_IQ3_XXS: return iq3_xxs(block, e);
+    case DTYPE_IQ3_S: return iq3_s(block, e);
+    case DTYPE_IQ1_S: return iq1_s(block, e);
+    case DTYPE_IQ1_M: return iq1_m(block, e);
+    case DTYPE_TQ1_0: return tq1_0(block, e);
+    default: return (struct number){f16_at(block + 64), 0, (block[e / 128 * 32 + e % 32] >> 2 * (g % 4) & 3) - 1};
     }
 }
 
@@ -91,6 +208,8 @@ static struct number at(const struct tensor *t, size_t i)
         [DTYPE_Q8_0] = {32, 34},    [DTYPE_Q4_0] = {32, 18},    [DTYPE_Q5_0] = {32, 22},    [DTYPE_Q5_1] = {32, 24},
         [DTYPE_Q4_K] = {256, 144}, [DTYPE_Q5_K] = {256, 176}, [DTYPE_Q6_K] = {256, 210},
         [DTYPE_MXFP4] = {32, 17},
+        [DTYPE_IQ2_XXS] = {256, 66}, [DTYPE_IQ2_XS] = {256, 74}, [DTYPE_IQ2_S] = {256, 82}, [DTYPE_IQ3_XXS] = {256, 98}, [DTYPE_IQ3_S] = {256, 110},
+        [DTYPE_IQ1_S] = {256, 50}, [DTYPE_IQ1_M] = {256, 56}, [DTYPE_TQ1_0] = {256, 54}, [DTYPE_TQ2_0] = {256, 66},
     };
     size_t numbers = sizes[t->dtype].numbers;
     return number_of(t->dtype, (const uint8_t *)t->data + i / numbers * sizes[t->dtype].bytes, (int)(i % numbers));

@@ -87,4 +87,8 @@ struct reference {
     struct reference_mtp_module *mtp;          /* [num_nextn_predict_layers] */
 };
 
+/* The grids of GGUF's IQ types: each integer is a row of eight indices of two bits, or of four in four bits each (blocks.c). */
+extern const uint16_t ref_grid_iq2_xxs[256], ref_grid_iq2_xs[512], ref_grid_iq2_s[1024], ref_grid_iq1[2048];
+extern const uint16_t ref_grid_iq3_xxs[256], ref_grid_iq3_s[512];
+
 #endif

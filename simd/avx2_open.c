@@ -49,14 +49,16 @@ struct avx2_taker {
     size_t first;             /* row of the panel */
     const struct quantised_group *x;
     size_t T, ldx;
-    int32_t (*less)[BLOCK_GROUPS][2]; /* Q6_K: what codes of each half stand too high, times x */
+    int32_t (*less)[BLOCK_GROUPS][2]; /* types with two scales in a group: what codes of each half stand too high, times x */
     __m256 acc[FEW_ROWS_OF_X];
 };
 
 /* so many products of a code and x have room in 16 bits, twice */
 ALWAYS_INLINE int room_for(enum weight_type type)
 {
-    return type == WEIGHT_Q8_0 ? 1 : type == WEIGHT_Q6_K ? 2 : is_q4(type) || type == WEIGHT_Q4_K ? 8 : 4;
+    return type == WEIGHT_Q8_0 ? 1 : type == WEIGHT_Q6_K || type == WEIGHT_IQ1_M ? 2
+           : code_above(type) == 64 ? 1
+           : is_q4(type) || type == WEIGHT_Q4_K ? 8 : 4;
 }
 
 /* s + the products of elements 4j..4(j + count) */
@@ -129,8 +131,8 @@ void avx2_few(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row
 {
     int32_t less[FEW_ROWS_OF_X][BLOCK_GROUPS][2];
     struct avx2_taker to = {.x = x, .T = T, .ldx = ldx, .less = less};
-    if (w->type == WEIGHT_Q6_K)
-        sums_of_halves(less, x, ldx, T, groups);
+    if (quantised_format(w->type)->halves)
+        sums_of_halves(less, quantised_format(w->type)->halves, x, ldx, T, groups);
     for (size_t first = 0; first < rows; first += SLICE) {
         const unsigned char *at[SLICE];
         find_rows(at, w, row + first, rows - first, group);

@@ -179,7 +179,8 @@ ALWAYS_INLINE void add_small(integers s, int T, const unsigned char *codes, int 
 ALWAYS_INLINE void group_of_open(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], const struct open_panel *w, size_t g,
                                  const struct ready *x)
 {
-    const int halves = kind == PANEL_OPEN_HALVES ? 2 : 1;
+    const int halves = panel_has_halves(kind) ? 2 : 1;
+    const int above = kind == PANEL_OPEN_HALVES ? 32 : kind == PANEL_OPEN_WIDE_HALVES ? 64 : 0;
     UNROLL
     for (int half = 0; half < halves; half++) {
         integers s;
@@ -187,7 +188,7 @@ ALWAYS_INLINE void group_of_open(enum panel_kind kind, int T, float (*sums)[PANE
         if (kind == PANEL_OPEN)
             add_bytes(s, T, w->codes[g], x, 0);
         else
-            add_small(s, T, w->codes[g], kind == PANEL_OPEN_HALVES ? 32 : 0, x, 4 * half, 8 / halves, kind == PANEL_OPEN_HALVES ? 2 : 4);
+            add_small(s, T, w->codes[g], above, x, 4 * half, 8 / halves, above == 32 ? 2 : above == 64 ? 1 : 4);
         FOR_HALVES scale[r] = _mm256_loadu_ps(w->scale[g][half] + 8 * r);
         add_scaled(sums, T, s, scale, x);
     }
@@ -236,6 +237,7 @@ static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct
     case PANEL_Q4_BF16: tile_from(PANEL_Q4_BF16, sums, P, T, tile); break;
     case PANEL_OPEN: tile_from(PANEL_OPEN, sums, P, T, tile); break;
     case PANEL_OPEN_HALVES: tile_from(PANEL_OPEN_HALVES, sums, P, T, tile); break;
+    case PANEL_OPEN_WIDE_HALVES: tile_from(PANEL_OPEN_WIDE_HALVES, sums, P, T, tile); break;
     default: tile_from(PANEL_OPEN_MINIMUMS, sums, P, T, tile);
     }
 }
@@ -247,8 +249,8 @@ ALWAYS_INLINE void prepare_groups(enum panel_kind kind, struct ready *y, size_t 
         y->d = x->d;
         y->minus_sum = -(float)x->sum;
         y->start[0] = kind == PANEL_OPEN_MINIMUMS ? 0 : panel_has_4_bits(kind) ? x->offset8 : x->offset128;
-        if (kind == PANEL_OPEN_HALVES)
-            minus_halves(y->start, x);
+        if (panel_has_halves(kind))
+            minus_halves(y->start, kind == PANEL_OPEN_HALVES ? 32 : 64, x);
         if (kind == PANEL_Q8_0 || kind == PANEL_OPEN) {
             _mm256_storeu_si256((void *)y->words, _mm256_srai_epi16(_mm256_slli_epi16(q, 8), 8));
             _mm256_storeu_si256((void *)(y->words + 16), _mm256_srai_epi16(q, 8));
@@ -269,6 +271,7 @@ static void prepare(void *ready, size_t T, const struct quantised_tile *tile)
         case PANEL_Q4_BF16:
         case PANEL_Q4_0: prepare_groups(PANEL_Q4_0, y, T, x, tile->groups); break;
         case PANEL_OPEN_HALVES: prepare_groups(PANEL_OPEN_HALVES, y, T, x, tile->groups); break;
+        case PANEL_OPEN_WIDE_HALVES: prepare_groups(PANEL_OPEN_WIDE_HALVES, y, T, x, tile->groups); break;
         default: prepare_groups(PANEL_OPEN_MINIMUMS, y, T, x, tile->groups);
         }
     }

@@ -118,7 +118,7 @@ ALWAYS_INLINE void tile_of_open(enum panel_kind kind, int P, int T, float (*sums
     const unsigned char *codes[TILE_PANELS];
     const struct quantised_group *x[TILE_ROWS_OF_X];
     const __m512i ones = _mm512_set1_epi8(1);
-    const int halves = kind == PANEL_OPEN_HALVES ? 2 : 1;
+    const int halves = panel_has_halves(kind) ? 2 : 1;
     floats acc;
     FOR_PANELS w[p] = tile->w[p];
     FOR_ROWS x[t] = tile->x + (size_t)t * tile->ldx;
@@ -190,7 +190,8 @@ static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct
     case PANEL_Q4_0: tile_from(PANEL_Q4_0, sums, P, T, tile); break;
     case PANEL_Q4_BF16: tile_from(PANEL_Q4_BF16, sums, P, T, tile); break;
     case PANEL_OPEN: tile_from(PANEL_OPEN, sums, P, T, tile); break;
-    case PANEL_OPEN_HALVES: tile_from(PANEL_OPEN_HALVES, sums, P, T, tile); break;
+    case PANEL_OPEN_HALVES:
+    case PANEL_OPEN_WIDE_HALVES: tile_from(PANEL_OPEN_HALVES, sums, P, T, tile); break;
     default: tile_from(PANEL_OPEN_MINIMUMS, sums, P, T, tile);
     }
 }

@@ -44,7 +44,7 @@ struct avx512_taker {
     struct open_panel *panel; /* or NULL: */
     const struct quantised_group *x;
     size_t T, ldx;
-    int32_t (*less)[BLOCK_GROUPS][2]; /* Q6_K: what codes of each half stand too high, times x */
+    int32_t (*less)[BLOCK_GROUPS][2]; /* types with two scales in a group: what codes of each half stand too high, times x */
     __m512 acc[FEW_ROWS_OF_X];
 };
 
@@ -105,8 +105,8 @@ void avx512_few(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t r
     int32_t less[FEW_ROWS_OF_X][BLOCK_GROUPS][2];
     struct avx512_taker to = {.x = x, .T = T, .ldx = ldx, .less = less};
     find_rows(at, w, row, rows, group);
-    if (w->type == WEIGHT_Q6_K)
-        sums_of_halves(less, x, ldx, T, groups);
+    if (quantised_format(w->type)->halves)
+        sums_of_halves(less, quantised_format(w->type)->halves, x, ldx, T, groups);
     for (size_t t = 0; t < T; t++)
         to.acc[t] = _mm512_setzero_ps();
     take_any(&to, w->type, at, groups, bytes_ahead(w, group, groups, PANEL_ROWS));

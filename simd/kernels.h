@@ -61,6 +61,8 @@ enum weight_type {
     WEIGHT_TYPES, /* the number of types that follow rule 1; the types below are quantised and follow rule 2 */
     WEIGHT_Q8_0 = WEIGHT_TYPES, WEIGHT_Q4_0, WEIGHT_Q5_0, WEIGHT_Q5_1, WEIGHT_Q4_K, WEIGHT_Q5_K, WEIGHT_Q6_K,
     WEIGHT_MXFP4,
+    WEIGHT_IQ2_XXS, WEIGHT_IQ2_XS, WEIGHT_IQ2_S, WEIGHT_IQ3_XXS, WEIGHT_IQ3_S,
+    WEIGHT_IQ1_S, WEIGHT_IQ1_M, WEIGHT_TQ1_0, WEIGHT_TQ2_0,
     WEIGHT_ALL_TYPES, /* the number of types that files can have */
     WEIGHT_CACHE_Q8 = WEIGHT_ALL_TYPES, /* latents in the KV cache with cache type q8 (quantised.h); follows rule 2 */
     WEIGHT_Q4_BF16, /* I4 weights in precision q8 or q4 (quantised.h); follows rule 2 */

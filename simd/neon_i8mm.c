@@ -126,7 +126,7 @@ static void prepare(void *ready, size_t T, const struct quantised_tile *tile)
                 for (size_t i = 0; i < 4; i++)
                     memcpy(y->q[i] + 8 * second, x->q + 8 * i, 8);
                 y->start[second] = panel_has_4_bits(tile->kind)      ? x->offset8
-                                   : tile->kind == PANEL_OPEN_HALVES ? 0 /* multiply_bytes makes its codes signed */
+                                   : panel_has_halves(tile->kind) ? 0 /* multiply_bytes makes its codes signed */
                                                                      : x->offset128;
                 y->start[2 + second] = y->start[second];
             }

@@ -151,7 +151,8 @@ TILES_OF(panel_minimums, PANEL_OPEN_MINIMUMS)
 
 static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile)
 {
-    static tile_function *const *const tiles[] = {panel_q8_0, panel_q4_0, panel_q4_bf16, panel_open, panel_halves, panel_minimums};
+    static tile_function *const *const tiles[] = {panel_q8_0,   panel_q4_0,   panel_q4_bf16, panel_open,
+                                                        panel_halves, panel_halves, panel_minimums};
     const size_t most = MOST_INTEGERS / 2;
     for (size_t t = 0, n; t < T; t += n) {
         n = T - t <= most ? T - t : (T - t + 1) / 2;

@@ -1,5 +1,5 @@
 /* simd/quantised.c -- the blocks of quantised weights taken apart, clear rather than fast; and panels made of them. */
-#include "simd/quantised.h"
+#include "simd/quantised_grid.h"
 
 #include <assert.h>
 
@@ -31,7 +31,12 @@ const struct quantised_format *quantised_format(enum weight_type type)
         [WEIGHT_Q8_0 - WEIGHT_TYPES] = {"Q8_0", 32, 34, 0, 0},   [WEIGHT_Q4_0 - WEIGHT_TYPES] = {"Q4_0", 32, 18, 0, 0},
         [WEIGHT_Q5_0 - WEIGHT_TYPES] = {"Q5_0", 32, 22, 0, 0},   [WEIGHT_Q5_1 - WEIGHT_TYPES] = {"Q5_1", 32, 24, 0, 1},
         [WEIGHT_Q4_K - WEIGHT_TYPES] = {"Q4_K", 256, 144, 0, 1}, [WEIGHT_Q5_K - WEIGHT_TYPES] = {"Q5_K", 256, 176, 0, 1},
-        [WEIGHT_Q6_K - WEIGHT_TYPES] = {"Q6_K", 256, 210, 1, 0}, [WEIGHT_MXFP4 - WEIGHT_TYPES] = {"MXFP4", 32, 17, 0, 0},
+        [WEIGHT_Q6_K - WEIGHT_TYPES] = {"Q6_K", 256, 210, 32, 0}, [WEIGHT_MXFP4 - WEIGHT_TYPES] = {"MXFP4", 32, 17, 0, 0},
+        [WEIGHT_IQ2_XXS - WEIGHT_TYPES] = {"IQ2_XXS", 256, 66, 0, 0}, [WEIGHT_IQ2_XS - WEIGHT_TYPES] = {"IQ2_XS", 256, 74, 64, 0},
+        [WEIGHT_IQ2_S - WEIGHT_TYPES] = {"IQ2_S", 256, 82, 64, 0}, [WEIGHT_IQ3_XXS - WEIGHT_TYPES] = {"IQ3_XXS", 256, 98, 0, 0},
+        [WEIGHT_IQ3_S - WEIGHT_TYPES] = {"IQ3_S", 256, 110, 0, 0}, [WEIGHT_IQ1_S - WEIGHT_TYPES] = {"IQ1_S", 256, 50, 0, 0},
+        [WEIGHT_IQ1_M - WEIGHT_TYPES] = {"IQ1_M", 256, 56, 32, 0}, [WEIGHT_TQ1_0 - WEIGHT_TYPES] = {"TQ1_0", 256, 54, 0, 0},
+        [WEIGHT_TQ2_0 - WEIGHT_TYPES] = {"TQ2_0", 256, 66, 0, 0},
         [WEIGHT_CACHE_Q8 - WEIGHT_TYPES] = {"CACHE_Q8", 32, 36, 0, 0},
         [WEIGHT_Q4_BF16 - WEIGHT_TYPES] = {"Q4_BF16", 32, 18, 0, 0},
     };
@@ -109,6 +114,36 @@ static void codes_of_q6_k(struct quantised_codes *out, const unsigned char *bloc
         out->scale[half] = d * (float)(int8_t)sc[half];
 }
 
+static void codes_of_grid(struct quantised_codes *out, enum weight_type type, const unsigned char *block, size_t g)
+{
+    struct grid_group v = grid_group(type, block, g, 64);
+    for (size_t l = 0; l < 32; l++)
+        out->q[l] = (int8_t)((int)(v.codes[l / 8] >> 8 * (l % 8) & 255) - 64);
+    for (int half = 0; half < 2; half++)
+        out->scale[half] = f16_to_f32(grid_scale(type, block)) * (float)(2 * v.ls[half] + 1) * grid_unit(type);
+}
+
+/* TQ1_0: a byte b holds five numbers t of 0, 1 and 2 (the last four bytes: four) as the fraction b / 256 in base 3. Groups 0..4
+ * are in the first 32 bytes, one digit after the other. Then 16 bytes hold 80 numbers, and four bytes the last 16. */
+static void codes_of_tq1_0(struct quantised_codes *out, const unsigned char *block, size_t g)
+{
+    static const unsigned char powers[] = {1, 3, 9, 27, 81};
+    for (size_t l = 0; l < 32; l++) {
+        size_t i = g * 32 + l;
+        unsigned b = i < 160 ? block[l] * powers[g] : i < 240 ? block[32 + i % 16] * powers[(i - 160) / 16] : block[48 + i % 4] * powers[(i - 240) / 4];
+        out->q[l] = (int8_t)((int)((b & 255) * 3 >> 8) - 1);
+    }
+    out->scale[0] = out->scale[1] = half_at(block + 52);
+}
+
+/* TQ2_0: two bits for each number */
+static void codes_of_tq2_0(struct quantised_codes *out, const unsigned char *block, size_t g)
+{
+    for (size_t l = 0; l < 32; l++)
+        out->q[l] = (int8_t)((block[g / 4 * 32 + l] >> 2 * (g % 4) & 3) - 1);
+    out->scale[0] = out->scale[1] = half_at(block + 64);
+}
+
 static void codes_of_panel(struct quantised_codes *out, const struct weight_view *w, size_t row, size_t group)
 {
     row += w->panel_row;
@@ -156,7 +191,16 @@ void quantised_codes(struct quantised_codes *out, const struct weight_view *w, s
     case WEIGHT_Q4_K: codes_of_k(out, block, NULL, block + 16, g); break;
     case WEIGHT_Q5_K: codes_of_k(out, block, block + 16, block + 48, g); break;
     case WEIGHT_Q6_K: codes_of_q6_k(out, block, g); break;
-    default: from_table(out->q, block + 1, quantised_e2m1); /* MXFP4 */
+    case WEIGHT_MXFP4: from_table(out->q, block + 1, quantised_e2m1); break;
+    case WEIGHT_IQ2_XXS: codes_of_grid(out, WEIGHT_IQ2_XXS, block, g); break;
+    case WEIGHT_IQ2_XS: codes_of_grid(out, WEIGHT_IQ2_XS, block, g); break;
+    case WEIGHT_IQ2_S: codes_of_grid(out, WEIGHT_IQ2_S, block, g); break;
+    case WEIGHT_IQ3_XXS: codes_of_grid(out, WEIGHT_IQ3_XXS, block, g); break;
+    case WEIGHT_IQ3_S: codes_of_grid(out, WEIGHT_IQ3_S, block, g); break;
+    case WEIGHT_IQ1_S: codes_of_grid(out, WEIGHT_IQ1_S, block, g); break;
+    case WEIGHT_IQ1_M: codes_of_grid(out, WEIGHT_IQ1_M, block, g); break;
+    case WEIGHT_TQ1_0: codes_of_tq1_0(out, block, g); break;
+    default: codes_of_tq2_0(out, block, g);
     }
 }
 

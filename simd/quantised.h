@@ -12,6 +12,15 @@
  *     Q5_K       256    176   d | dmin | 12 bytes | 32 bytes | 128 bytes    the same with 5 bits
  *     Q6_K       256    210   128 bytes | 64 bytes | 16 int8 sc | d         (d * sc) * (q - 32)
  *     MXFP4       32     17   e | 16 bytes                                  2^(e-128) * q
+ *     IQ2_XXS    256     66   simd/quantised_grid.h shows the layouts       (d * (2 ls + 1) / 8) * q
+ *     IQ2_XS     256     74   of these seven types                          the same
+ *     IQ2_S      256     82                                                 the same
+ *     IQ3_XXS    256     98                                                 (d * (2 ls + 1) / 4) * q
+ *     IQ3_S      256    110                                                 (d * (2 ls + 1)) * q
+ *     IQ1_S      256     50                                                 (d * (2 ls + 1) / 8) * (8 c + 1) or (8 c - 1)
+ *     IQ1_M      256     56                                                 the same
+ *     TQ1_0      256     54   48 bytes | 4 bytes | d                        d * (t - 1)
+ *     TQ2_0      256     66   64 bytes | d                                  d * (t - 1)
  *
  * Two types are in memory only: latents in the KV cache, and copies of I4 weights.
  *
@@ -53,7 +62,8 @@
 struct quantised_format {
     const char *name;
     unsigned numbers, bytes; /* weights in a block, and its size in bytes */
-    int halves;              /* nonzero if each half of a group (16 weights) has its own scale */
+    int halves;              /* nonzero if each half of a group (16 weights) has its own scale: what is added to q to make it unsigned,
+                                32 for codes of six bits, 64 for codes of seven */
     int minimums;            /* nonzero if each group has a minimum */
 };
 const struct quantised_format *quantised_format(enum weight_type type);

@@ -20,6 +20,7 @@
 #ifndef VB_QUANTISED_OPEN_H
 #define VB_QUANTISED_OPEN_H
 
+#include "simd/quantised_grid.h"
 #include "simd/quantised_tiles.h"
 
 #define SLICE (4 * LANES) /* number of rows that are unpacked together: one 32-bit word of a register for each */
@@ -47,7 +48,9 @@ ALWAYS_INLINE int is_q4(enum weight_type type) { return type == WEIGHT_Q4_0 || t
 
 ALWAYS_INLINE int code_above(enum weight_type type)
 {
-    return type == WEIGHT_Q8_0 || type == WEIGHT_CACHE_Q8 ? 128 : is_q4(type) ? 8 : type == WEIGHT_Q5_0 ? 16 : type == WEIGHT_Q6_K ? 32 : type == WEIGHT_MXFP4 ? 12 : 0;
+    return type == WEIGHT_Q8_0 || type == WEIGHT_CACHE_Q8 ? 128 : is_q4(type) ? 8 : type == WEIGHT_Q5_0 ? 16 : type == WEIGHT_Q6_K ? 32 : type == WEIGHT_MXFP4 ? 12
+           : type == WEIGHT_IQ1_M ? 32 : type == WEIGHT_IQ1_S || type == WEIGHT_IQ3_S ? 16 : has_grid(type) ? 64
+           : type == WEIGHT_TQ1_0 || type == WEIGHT_TQ2_0 ? 1 : 0;
 }
 
 /* Returns -code_above(type) times the sum of x. */
@@ -57,7 +60,7 @@ ALWAYS_INLINE int32_t above_times_x(enum weight_type type, const struct quantise
     return above == 128 ? x->offset128 : above % 8 == 0 ? above / 8 * x->offset8 : -above * x->sum;
 }
 
-ALWAYS_INLINE int has_halves(enum weight_type type) { return type == WEIGHT_Q6_K; }
+ALWAYS_INLINE int has_halves(enum weight_type type) { return type == WEIGHT_Q6_K || type == WEIGHT_IQ2_XS || type == WEIGHT_IQ2_S || type == WEIGHT_IQ1_M; }
 ALWAYS_INLINE int has_minimums(enum weight_type type) { return type == WEIGHT_Q5_1 || type == WEIGHT_Q4_K || type == WEIGHT_Q5_K; }
 
 /* Returns a vector in which every byte is `byte`. */
@@ -253,6 +256,91 @@ ALWAYS_INLINE void take_q6_k(struct TAKER *to, const unsigned char *const *row, 
     take_128(to, row, g + 4, at + 64, at + 160, scale + 2, d);
 }
 
+/* --- types with grids --- */
+
+/* Rows of a grid are found one by one, in each of SLICE rows; the codes of a group are then transposed. */
+ALWAYS_INLINE void take_grid(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t g, size_t at, size_t ahead)
+{
+    typedef uint64_t two_integers __attribute__((vector_size(16)));
+    const size_t eighth = quantised_format(type)->bytes / 8 + 1;
+    words scale;
+    for (int r = 0; r < SLICE; r++)
+        scale[r] = grid_scale(type, row[r] + at);
+    floats d = half_of(scale) * grid_unit(type);
+    for (size_t n = 0; n < 8; n++) {
+        struct open_group v;
+        two_integers codes[SLICE][2];
+        const unsigned char *code[SLICE];
+        int32_t odd[2][SLICE] __attribute__((aligned(16 * LANES)));
+        prefetch_rows(row, at + n * eighth, eighth, ahead);
+        UNROLL
+        for (int r = 0; r < SLICE; r++) {
+            struct grid_group group = grid_group(type, row[r] + at, n, (unsigned)code_above(type));
+            codes[r][0] = (two_integers){group.codes[0], group.codes[1]};
+            codes[r][1] = (two_integers){group.codes[2], group.codes[3]};
+            code[r] = (const unsigned char *)codes[r];
+            odd[0][r] = (int32_t)(2 * group.ls[0] + 1);
+            odd[1][r] = (int32_t)(2 * group.ls[1] + 1);
+        }
+        transpose_32(v.codes, code, 0);
+        const int halves = has_halves(type) ? 2 : 1;
+        UNROLL
+        for (int half = 0; half < halves; half++)
+            v.scale[half] = d * __builtin_convertvector(*(const signed_words *)odd[half], floats);
+        take(to, g + n, type, &v);
+    }
+}
+
+/* TQ2_0: four groups share 32 bytes, two bits each. TQ1_0: a byte times a power of 3, of which only the low eight bits are kept,
+ * times 3 has its next digit in bits 8 and 9. */
+ALWAYS_INLINE words times_in_bytes(words w, unsigned factor)
+{
+    words even = w & 0x00ff00ff, odd = w >> 8 & 0x00ff00ff;
+    return (even * factor & 0x00ff00ff) | (odd * factor & 0x00ff00ff) << 8;
+}
+
+ALWAYS_INLINE words digit_of(words w)
+{
+    words even = w & 0x00ff00ff, odd = w >> 8 & 0x00ff00ff;
+    return (even * 3 >> 8 & 0x00030003) | (odd * 3 & 0x03000300);
+}
+
+ALWAYS_INLINE void take_tq2_0(struct TAKER *to, const unsigned char *const *row, size_t g, size_t at)
+{
+    struct open_group v;
+    words end[4], w[8];
+    transpose(end, row, at + 50); /* the last two of these 16 bytes are d */
+    v.scale[0] = half_of(end[3] >> 16);
+    for (size_t n = 0; n < 8; n++) {
+        if (n % 4 == 0)
+            transpose_32(w, row, at + 8 * n);
+        for (int j = 0; j < 8; j++)
+            v.codes[j] = w[j] >> 2 * (n % 4) & each(3);
+        take(to, g + n, WEIGHT_TQ2_0, &v);
+    }
+}
+
+ALWAYS_INLINE void take_tq1_0(struct TAKER *to, const unsigned char *const *row, size_t g, size_t at)
+{
+    static const unsigned powers[] = {1, 3, 9, 27, 81};
+    struct open_group v;
+    words end[4], w[8], middle[4];
+    transpose_32(w, row, at);
+    transpose(middle, row, at + 32);
+    transpose(end, row, at + 38); /* 10 bytes of `middle`, the last four bytes of digits, d */
+    words last = end[2] >> 16 | end[3] << 16;
+    v.scale[0] = half_of(end[3] >> 16);
+    for (size_t n = 0; n < 8; n++) {
+        for (size_t j = 0; j < 8; j++) {
+            size_t quad = 8 * n + j; /* four numbers of the 256 */
+            v.codes[j] = digit_of(quad < 40   ? times_in_bytes(w[j], powers[n])
+                                  : quad < 60 ? times_in_bytes(middle[j % 4], powers[(quad - 40) / 4])
+                                              : times_in_bytes(last, powers[quad - 60]));
+        }
+        take(to, g + n, WEIGHT_TQ1_0, &v);
+    }
+}
+
 /* --- all types --- */
 
 /* Calls take() for `groups` groups of each row, in ascending order. row[r] points to the block with the first group. */
@@ -270,6 +358,12 @@ ALWAYS_INLINE void take_groups(struct TAKER *to, enum weight_type type, const un
             take_q6_k(to, row, g, at, ahead);
         else if (type == WEIGHT_MXFP4)
             take_mxfp4(to, row, g, at);
+        else if (has_grid(type))
+            take_grid(to, type, row, g, at, ahead);
+        else if (type == WEIGHT_TQ1_0)
+            take_tq1_0(to, row, g, at);
+        else if (type == WEIGHT_TQ2_0)
+            take_tq2_0(to, row, g, at);
         else
             take_small(to, type, row, g, at);
     }
@@ -287,6 +381,15 @@ ALWAYS_INLINE void take_any(struct TAKER *to, enum weight_type type, const unsig
     case WEIGHT_CACHE_Q8: take_groups(to, WEIGHT_CACHE_Q8, row, groups, ahead); break;
     case WEIGHT_Q4_BF16: take_groups(to, WEIGHT_Q4_BF16, row, groups, ahead); break;
     case WEIGHT_MXFP4: take_groups(to, WEIGHT_MXFP4, row, groups, ahead); break;
+    case WEIGHT_IQ2_XXS: take_groups(to, WEIGHT_IQ2_XXS, row, groups, ahead); break;
+    case WEIGHT_IQ2_XS: take_groups(to, WEIGHT_IQ2_XS, row, groups, ahead); break;
+    case WEIGHT_IQ2_S: take_groups(to, WEIGHT_IQ2_S, row, groups, ahead); break;
+    case WEIGHT_IQ3_XXS: take_groups(to, WEIGHT_IQ3_XXS, row, groups, ahead); break;
+    case WEIGHT_IQ3_S: take_groups(to, WEIGHT_IQ3_S, row, groups, ahead); break;
+    case WEIGHT_IQ1_S: take_groups(to, WEIGHT_IQ1_S, row, groups, ahead); break;
+    case WEIGHT_IQ1_M: take_groups(to, WEIGHT_IQ1_M, row, groups, ahead); break;
+    case WEIGHT_TQ1_0: take_groups(to, WEIGHT_TQ1_0, row, groups, ahead); break;
+    case WEIGHT_TQ2_0: take_groups(to, WEIGHT_TQ2_0, row, groups, ahead); break;
     default: take_groups(to, WEIGHT_Q6_K, row, groups, ahead);
     }
 }

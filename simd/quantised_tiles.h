@@ -29,8 +29,9 @@ struct open_panel {
     float scale[BLOCK_GROUPS][2][PANEL_ROWS], minimum[BLOCK_GROUPS][PANEL_ROWS];
 };
 
-enum panel_kind { PANEL_Q8_0, PANEL_Q4_0, PANEL_Q4_BF16, PANEL_OPEN, PANEL_OPEN_HALVES, PANEL_OPEN_MINIMUMS };
+enum panel_kind { PANEL_Q8_0, PANEL_Q4_0, PANEL_Q4_BF16, PANEL_OPEN, PANEL_OPEN_HALVES, PANEL_OPEN_WIDE_HALVES, PANEL_OPEN_MINIMUMS };
 
+static inline int panel_has_halves(enum panel_kind kind) { return kind == PANEL_OPEN_HALVES || kind == PANEL_OPEN_WIDE_HALVES; }
 static inline int panel_has_4_bits(enum panel_kind kind) { return kind == PANEL_Q4_0 || kind == PANEL_Q4_BF16; }
 
 struct quantised_tile {
@@ -59,23 +60,23 @@ struct quantised_loops {
                 const struct quantised_group *x, size_t ldx, size_t T);
 };
 
-/* Unpacked codes of Q6_K are q + 32. less[half] becomes the correction for one half of a group: -32 times the sum of the
- * same half of x. */
-static inline void minus_halves(int32_t less[2], const struct quantised_group *x)
+/* If the halves of a group have scales of their own, unpacked codes are q + above. less[half] becomes the correction for one half
+ * of a group: -above times the sum of the same half of x. */
+static inline void minus_halves(int32_t less[2], int above, const struct quantised_group *x)
 {
     int32_t upper = 0;
     for (size_t l = 16; l < 32; l++)
         upper += x->q[l];
-    less[0] = -32 * (x->sum - upper);
-    less[1] = -32 * upper;
+    less[0] = -above * (x->sum - upper);
+    less[1] = -above * upper;
 }
 
 /* The same for groups [0, groups) of T rows of x: less[t][g]. */
-static inline void sums_of_halves(int32_t (*less)[BLOCK_GROUPS][2], const struct quantised_group *x, size_t ldx, size_t T, size_t groups)
+static inline void sums_of_halves(int32_t (*less)[BLOCK_GROUPS][2], int above, const struct quantised_group *x, size_t ldx, size_t T, size_t groups)
 {
     for (size_t t = 0; t < T; t++)
         for (size_t g = 0; g < groups; g++)
-            minus_halves(less[t][g], x + t * ldx + g);
+            minus_halves(less[t][g], above, x + t * ldx + g);
 }
 
 void tiled_matmul_quantised(const struct quantised_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0,

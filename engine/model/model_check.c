@@ -14,6 +14,7 @@ struct item {
     uint32_t bits;
     size_t scale, minimum; /* for quantised types: offsets of the f16 scales in a block. If the scales are finite, so are
                               the weights: each is the product of a scale and small integers, which f32 represents */
+    int split;             /* nonzero if the bits of the scale are in four pieces (IQ1_M), the last of which is at `scale` */
     int exponents;         /* nonzero if the scale is the exponent of MXFP4 instead, one byte */
 };
 
@@ -23,7 +24,10 @@ static int item_of(const struct tensor *t, struct item *item)
         [DTYPE_F32] = {4, 0x7f800000, NONE, NONE}, [DTYPE_F16] = {2, 0x7c00, NONE, NONE}, [DTYPE_BF16] = {2, 0x7f80, NONE, NONE},
         [DTYPE_F8_E4M3] = {1, 0x7f, NONE, NONE}, [DTYPE_Q8_0] = {0, 0, 0, NONE}, [DTYPE_Q4_0] = {0, 0, 0, NONE},
         [DTYPE_Q5_0] = {0, 0, 0, NONE}, [DTYPE_Q5_1] = {0, 0, 0, 2}, [DTYPE_Q4_K] = {0, 0, 0, 2}, [DTYPE_Q5_K] = {0, 0, 0, 2},
-        [DTYPE_Q6_K] = {0, 0, 208, NONE}, [DTYPE_MXFP4] = {0, 0, 0, NONE, 1},
+        [DTYPE_Q6_K] = {0, 0, 208, NONE}, [DTYPE_MXFP4] = {.scale = 0, .minimum = NONE, .exponents = 1},
+        [DTYPE_IQ2_XXS] = {0, 0, 0, NONE}, [DTYPE_IQ2_XS] = {0, 0, 0, NONE}, [DTYPE_IQ2_S] = {0, 0, 0, NONE},
+        [DTYPE_IQ3_XXS] = {0, 0, 0, NONE}, [DTYPE_IQ3_S] = {0, 0, 0, NONE}, [DTYPE_IQ1_S] = {0, 0, 0, NONE},
+        [DTYPE_IQ1_M] = {.scale = 54, .minimum = NONE, .split = 1}, [DTYPE_TQ1_0] = {0, 0, 52, NONE}, [DTYPE_TQ2_0] = {0, 0, 64, NONE},
     };
     if (t->dtype == DTYPE_OTHER || t->dtype == DTYPE_I4) /* every code of I4 is a number */
         return 0;
@@ -35,6 +39,15 @@ static int item_of(const struct tensor *t, struct item *item)
 
 static int half_is_bad(const unsigned char *at) { return (at[1] & 0x7c) == 0x7c; }
 
+/* In IQ1_M, the upper half of each of four integers of 16 bits has four bits of d. The sign and three bits
+ * of the exponent are in the integer at `at`, and the lower two bits of the exponent in the integer before. */
+static int split_half_is_bad(const unsigned char *at) { return (at[1] & 0x70) == 0x70 && (at[-1] & 0xc0) == 0xc0; }
+
+static int scale_is_bad(const struct item *item, const unsigned char *block)
+{
+    return item->split ? split_half_is_bad(block + item->scale) : half_is_bad(block + item->scale);
+}
+
 /* The largest weight of an MXFP4 block is 12 * 2^(e-128). Also, the value 255 is no number in the format's specification. */
 static int exponent_is_bad(unsigned e) { return e > 252; }
 
@@ -42,7 +55,7 @@ static size_t find_bad_block(const unsigned char *data, size_t count, const stru
 {
     for (size_t i = 0; i < count; i++) {
         const unsigned char *block = data + i * item->size;
-        if (item->exponents ? exponent_is_bad(block[0]) : half_is_bad(block + item->scale) || (item->minimum != NONE && half_is_bad(block + item->minimum)))
+        if (item->exponents ? exponent_is_bad(block[0]) : scale_is_bad(item, block) || (item->minimum != NONE && half_is_bad(block + item->minimum)))
             return i;
     }
     return count;
@@ -99,7 +112,7 @@ static int block_not_finite(const struct tensor *t, size_t i, const struct item 
         return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s, block %zu of row %zu: its scale has the exponent %d, wanted at most 252", t->file,
                        t->name, i % row, i / row, block[0]);
     return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s, block %zu of row %zu: its %s is not finite", t->file, t->name, i % row, i / row,
-                   half_is_bad(block + item->scale) ? "scale d" : t->dtype == DTYPE_Q5_1 ? "minimum m" : "scale dmin");
+                   scale_is_bad(item, block) ? "scale d" : t->dtype == DTYPE_Q5_1 ? "minimum m" : "scale dmin");
 }
 
 int model_check(const struct model *m, void (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err)

@@ -3,6 +3,7 @@
 
     TYPE.blocks   U8 [n, bytes]     random blocks; their scales are of any size and sign, zeros and subnormal ones among them
     TYPE          F32 [n, numbers]  the package's dequantize of them
+    grid.TYPE     I8 [rows, numbers]  the grids (codebooks) of the IQ types; of IQ1 in units of 1, as the package has them
     rows          F32 [n, 64]       rows of weights: of any size, equal maxima, numbers between two codes, zeros
     rows.TYPE     F32 [n, 64]       dequantize(quantize(rows)) for Q8_0 and Q4_0
 
@@ -16,7 +17,8 @@ import numpy as np
 from make_tiny import write_safetensors
 
 TRUTH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "truth")
-SCALES = {"Q8_0": [0], "Q4_0": [0], "Q5_0": [0], "Q5_1": [0, 2], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "MXFP4": []}  # where
+SCALES = {"Q8_0": [0], "Q4_0": [0], "Q5_0": [0], "Q5_1": [0, 2], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "MXFP4": [],
+          "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0], "IQ3_XXS": [0], "IQ3_S": [0], "IQ1_S": [0], "IQ1_M": [], "TQ1_0": [52], "TQ2_0": [64]}  # where
 CORNERS = [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x0400, 0x7BFF, 0xFBFF, 0x3C00]  # zeros, subnormal ones, the largest, 1
 
 
@@ -32,6 +34,11 @@ def blocks_of(kind, rng):
         scales = rng.integers(0, 0x7C00, n).astype(np.uint16) | rng.integers(0, 2, n).astype(np.uint16) << 15  # all finite
         scales[:len(CORNERS)] = rng.permutation(CORNERS)
         blocks[:, at:at + 2] = scales.view(np.uint8).reshape(n, 2)
+    if kind.name == "IQ1_M":  # four bits of the scale at the top of each integer of 16 bits
+        scales = rng.integers(0, 0x7C00, n).astype(np.uint16) | rng.integers(0, 2, n).astype(np.uint16) << 15
+        scales[:len(CORNERS)] = rng.permutation(CORNERS)
+        for i in range(4):
+            blocks[:, 49 + 2 * i] = blocks[:, 49 + 2 * i] & 15 | (scales >> 4 * i & 15) << 4
     return blocks
 
 
@@ -55,6 +62,9 @@ def main():
         kind = gguf.GGMLQuantizationType[name]
         blocks = blocks_of(kind, np.random.default_rng([41, int(kind)]))
         tensors += [(name + ".blocks", "U8", blocks), (name, "F32", gguf.dequantize(blocks, kind))]
+    for name in ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S"):
+        kind = getattr(gguf.quants, name)
+        tensors.append(("grid." + name, "I8", kind.grid.reshape(kind.grid_shape).astype(np.int8)))
     w = rows(np.random.default_rng(41))
     tensors.append(("rows", "F32", w))
     for name in ("Q8_0", "Q4_0"):

@@ -31,6 +31,8 @@ const char *const kernel_names[KERNELS] = {
     [MATMUL_NARROW] = "narrow_matmul",
     [MATMUL_QUANTISED] = "matmul_q8_0", "matmul_q4_0", "matmul_q5_0", "matmul_q5_1", "matmul_q4_k", "matmul_q5_k", "matmul_q6_k",
                          "matmul_mxfp4",
+                         "matmul_iq2_xxs", "matmul_iq2_xs", "matmul_iq2_s", "matmul_iq3_xxs", "matmul_iq3_s", "matmul_iq1_s", "matmul_iq1_m",
+                         "matmul_tq1_0", "matmul_tq2_0",
                          "matmul_cache_q8", "matmul_q4_bf16",
     [FMA_ROWS_CACHE_Q8] = "fma_rows_cache_q8",
     [DOT] = "dot", [PACK] = "pack", [NARROW] = "narrow", [QUANTISE] = "quantise",

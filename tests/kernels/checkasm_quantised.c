@@ -10,7 +10,8 @@
 /* --- random weights --- */
 
 /* Where a block has its f16 scales; -1: no second one. */
-static const int scale_at[][2] = {{0, -1}, {0, -1}, {0, -1}, {0, 2}, {0, 2}, {0, 2}, {208, -1}, {-1, -1}, {-1, -1}, {-1, -1}};
+static const int scale_at[][2] = {{0, -1}, {0, -1}, {0, -1}, {0, 2}, {0, 2}, {0, 2}, {208, -1}, {-1, -1},
+                                  {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {-1, -1}, {52, -1}, {64, -1}, {-1, -1}, {-1, -1}};
 
 /* f16 of the size of trained weights' scales; any finite one, zeros, subnormals and negative ones among them; anything */
 static uint16_t random_scale(enum scales scales)
@@ -36,11 +37,16 @@ void random_blocks(unsigned char *out, enum weight_type type, enum scales scales
         for (int s = 0; s < 2; s++)
             if (scale_at[type - WEIGHT_TYPES][s] >= 0)
                 memcpy(out + scale_at[type - WEIGHT_TYPES][s], &(uint16_t){random_scale(scales)}, 2);
+        if (type == WEIGHT_IQ1_M) {
+            unsigned d = random_scale(scales);
+            for (unsigned n = 0; n < 4; n++)
+                out[49 + 2 * n] = (unsigned char)((out[49 + 2 * n] & 15u) | (d >> 4 * n & 15) << 4);
+        }
         if (type == WEIGHT_MXFP4) {
             static const unsigned char ends_of_range[] = {0, 1, 2, 252, 253, 254, 255};
             out[0] = scales == UNIT_SCALES         ? 128
                      : scales == ORDINARY_SCALES   ? (unsigned char)(110 + below(20))
-                     : scales == FINITE_SCALES     ? (unsigned char)below(253)
+                     : scales == FINITE_SCALES     ? (unsigned char)below(145) /* up to 2^16, as f16: no dot overflows */
                      : below(4)                    ? ends_of_range[below(sizeof ends_of_range)]
                                                    : (unsigned char)rng();
         }

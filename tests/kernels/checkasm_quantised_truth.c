@@ -11,6 +11,8 @@
  * most 8, of 2^-24 at least. */
 #include "tests/kernels/checkasm_quantised.h"
 
+#include "simd/grids.h"
+
 #include <math.h>
 #include <stdio.h>
 
@@ -44,6 +46,71 @@ static void k4_scales(int *scale, int *min, const unsigned char *q, unsigned j)
 {
     *scale = j < 4 ? q[j] & 63 : (q[j + 4] & 15) | (q[j - 4] >> 6) << 4;
     *min = j < 4 ? q[j + 4] & 63 : q[j + 4] >> 4 | (q[j] >> 6) << 4;
+}
+
+static unsigned u16(const unsigned char *at) { return at[0] | (unsigned)at[1] << 8; }
+
+/* IQ1, IQ2, IQ3: weight i of a block; the grids are checked in tests/ops/test_blocks.c */
+static struct weight weight_of_grid(enum weight_type type, const unsigned char *b, unsigned i)
+{
+    unsigned eight = i / 8, four = i / 4, group = i / 32, half_group = i / 16 % 2, minus = 0, ls, row;
+    const unsigned char *packed = type == WEIGHT_IQ2_XXS ? b + 6 + 8 * group : b + 66 + 4 * group; /* the XXS types: signs, ls */
+    unsigned seven = (u16(packed) | (unsigned)u16(packed + 2) << 16) >> 7 * (eight % 4) & 127;
+    if (type == WEIGHT_IQ2_XS)
+        seven = u16(b + 2 + 2 * eight) >> 9;
+    if (type == WEIGHT_IQ2_XXS || type == WEIGHT_IQ2_XS || type == WEIGHT_IQ3_XXS)
+        for (unsigned n = 0; n < 7; n++)
+            minus ^= i % 8 == n || i % 8 == 7 ? seven >> n & 1 : 0;
+    switch (type) {
+    case WEIGHT_IQ2_XXS:
+        ls = packed[3] >> 4;
+        return (struct weight){(minus ? -1 : 1) * (int)(grid_iq2_xxs[b[2 + 8 * group + eight % 4]] >> 8 * (i % 8) & 255), half(b) * (ls + 0.5) * 0.25, 0};
+    case WEIGHT_IQ2_XS:
+        ls = (unsigned)nibble(b + 66, group, half_group);
+        return (struct weight){(minus ? -1 : 1) * (int)(grid_iq2_xs[u16(b + 2 + 2 * eight) & 511] >> 8 * (i % 8) & 255), half(b) * (ls + 0.5) * 0.25, 0};
+    case WEIGHT_IQ2_S:
+        ls = (unsigned)nibble(b + 74, group, half_group);
+        row = b[2 + eight] + 256u * (b[66 + group] >> 2 * (eight % 4) & 3);
+        minus = b[34 + eight] >> i % 8 & 1;
+        return (struct weight){(minus ? -1 : 1) * (int)(grid_iq2_s[row] >> 8 * (i % 8) & 255), half(b) * (ls + 0.5) * 0.25, 0};
+    case WEIGHT_IQ3_XXS:
+        ls = packed[3] >> 4;
+        return (struct weight){(minus ? -1 : 1) * (int)(grid_iq3_xxs[b[2 + four]] >> 8 * (i % 4) & 255), half(b) * (ls + 0.5) * 0.5, 0};
+    case WEIGHT_IQ3_S:
+        ls = (unsigned)nibble(b + 106, group / 2, group % 2);
+        row = b[2 + four] + 256u * (b[66 + group] >> four % 8 & 1);
+        minus = b[74 + eight] >> i % 8 & 1;
+        return (struct weight){(minus ? -1 : 1) * (int)(grid_iq3_s[row] >> 8 * (i % 4) & 255), half(b) * (1 + 2 * (int)ls), 0};
+    case WEIGHT_IQ1_S: {
+        unsigned qh = u16(b + 34 + 2 * group);
+        row = b[2 + eight] + 256u * (qh >> 3 * (eight % 4) & 7);
+        return (struct weight){(signed char)(grid_iq1[row] >> 8 * (i % 8) & 255) + (qh & 0x8000 ? -1 : 1), half(b) * (2 * (int)(qh >> 12 & 7) + 1) / 8, 0};
+    }
+    default: {
+        unsigned qh = (unsigned)nibble(b + 32, eight / 2, eight % 2), d = 0;
+        for (unsigned n = 0; n < 4; n++)
+            d |= (u16(b + 48 + 2 * n) >> 12) << 4 * n;
+        ls = u16(b + 48 + 2 * (group / 2)) >> 3 * (group % 2 * 2 + half_group) & 7;
+        row = b[eight] + 256u * (qh & 7);
+        return (struct weight){(signed char)(grid_iq1[row] >> 8 * (i % 8) & 255) + (qh & 8 ? -1 : 1),
+                               half((const unsigned char[]){d & 255, d >> 8}) * (2 * (int)ls + 1) / 8, 0};
+    }
+    }
+}
+
+/* TQ1_0: dequantize_row_tq1_0's loops, which fill the block in this order */
+static int tq1_0_code(const unsigned char *b, unsigned i)
+{
+    static const struct { unsigned first, bytes, digits; } parts[] = {{0, 32, 5}, {32, 16, 5}, {48, 4, 4}};
+    unsigned at = 0;
+    for (size_t p = 0; p < 3; p++) {
+        unsigned power = 1;
+        for (unsigned n = 0; n < parts[p].digits; n++, power *= 3)
+            for (unsigned m = 0; m < parts[p].bytes; m++, at++)
+                if (at == i)
+                    return (int)((uint8_t)(b[parts[p].first + m] * power) * 3u >> 8) - 1;
+    }
+    return 0;
 }
 
 /* weight i of a block */
@@ -82,6 +149,15 @@ static struct weight weight_of(enum weight_type type, const unsigned char *b, un
         w.q = (int)(low + 16 * high) - 32;
         break;
     }
+    case WEIGHT_IQ2_XXS:
+    case WEIGHT_IQ2_XS:
+    case WEIGHT_IQ2_S:
+    case WEIGHT_IQ3_XXS:
+    case WEIGHT_IQ3_S:
+    case WEIGHT_IQ1_S:
+    case WEIGHT_IQ1_M: return weight_of_grid(type, b, i);
+    case WEIGHT_TQ1_0: return (struct weight){tq1_0_code(b, i), half(b + 52), 0};
+    case WEIGHT_TQ2_0: return (struct weight){(b[i / 128 * 32 + i % 32] >> 2 * (i % 128 / 32) & 3) - 1, half(b + 64), 0};
     default: /* d | dmin | scales 12 | (Q5_K: qh 32) | qs 128: of 64 weights, the lower nibbles are the first 32 */
         k4_scales(&scale, &min, b + 4, i / 32);
         w.scale = half(b) * scale;
@@ -177,13 +253,13 @@ static void check_integers(enum weight_type type, size_t group, int extreme)
             float y[3];
             k->matmul_quantised(y, 3, &w, 0, 3, x, 8, 1, kernel_scratch());
             for (size_t r = 0; r < 3; r++) {
-                long want = 0;
+                double want = 0; /* IQ1 and IQ2 have eighths, which f32 holds too */
                 for (size_t l = 0; l < QUANTISED_GROUP; l++) {
                     struct weight v = weight_of(type, data + r * quantised_format(type)->bytes, (unsigned)(group * QUANTISED_GROUP + l));
-                    want += ((long)v.scale * v.q - (long)v.min) * x[group].q[l];
+                    want += (v.scale * v.q - v.min) * x[group].q[l];
                 }
                 char why[120];
-                snprintf(why, sizeof why, "row %zu: %.9g, the sum of integers is %ld", r, (double)y[r], want);
+                snprintf(why, sizeof why, "row %zu: %.9g, the sum of integers is %.9g", r, (double)y[r], want);
                 if (y[r] != (float)want)
                     failed(kernel, k, panels ? "panels, scales of 1" : "blocks, scales of 1", why);
             }

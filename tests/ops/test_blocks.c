@@ -2,6 +2,7 @@
  * package has them (golden/truth/blocks.safetensors); x as rule 2 of simd/kernels.h says. Runs in the repository's root. */
 #include "ops/quantise.h"
 #include "reference/layers.h"
+#include "simd/grids.h"
 #include "simd/quantised.h"
 
 #include <setjmp.h>
@@ -19,6 +20,15 @@ static const struct { const char *name; enum dtype dtype; int numbers, minimums;
     {"Q8_0", DTYPE_Q8_0, 32, 0},  {"Q4_0", DTYPE_Q4_0, 32, 0},  {"Q5_0", DTYPE_Q5_0, 32, 0},  {"Q5_1", DTYPE_Q5_1, 32, 1},
     {"Q4_K", DTYPE_Q4_K, 256, 1}, {"Q5_K", DTYPE_Q5_K, 256, 1}, {"Q6_K", DTYPE_Q6_K, 256, 0},
     {"MXFP4", DTYPE_MXFP4, 32, 0},
+    {"IQ2_XXS", DTYPE_IQ2_XXS, 256, 0},
+    {"IQ2_XS", DTYPE_IQ2_XS, 256, 0},
+    {"IQ2_S", DTYPE_IQ2_S, 256, 0},
+    {"IQ3_XXS", DTYPE_IQ3_XXS, 256, 0},
+    {"IQ3_S", DTYPE_IQ3_S, 256, 0},
+    {"IQ1_S", DTYPE_IQ1_S, 256, 0},
+    {"IQ1_M", DTYPE_IQ1_M, 256, 0},
+    {"TQ1_0", DTYPE_TQ1_0, 256, 0},
+    {"TQ2_0", DTYPE_TQ2_0, 256, 0},
 };
 
 static void check_bits(const char *what, size_t i, double have, float want)
@@ -58,6 +68,53 @@ TEST(every_quantised_type_decodes_to_the_numbers_of_the_gguf_package)
         }
     }
     golden_close(&g);
+}
+
+/* The blocks do not contain every row of a grid. */
+TEST(every_row_of_every_grid_is_that_of_the_gguf_package)
+{
+    static const struct { const char *name; const void *grid; size_t bytes; int times; } grids[] = {
+        {"grid.IQ2_XXS", grid_iq2_xxs, sizeof grid_iq2_xxs, 1}, {"grid.IQ2_XS", grid_iq2_xs, sizeof grid_iq2_xs, 1},
+        {"grid.IQ2_S", grid_iq2_s, sizeof grid_iq2_s, 1},       {"grid.IQ3_XXS", grid_iq3_xxs, sizeof grid_iq3_xxs, 1},
+        {"grid.IQ3_S", grid_iq3_s, sizeof grid_iq3_s, 1},       {"grid.IQ1_S", grid_iq1, sizeof grid_iq1, 8},
+    };
+    struct golden g = golden_open("blocks");
+    for (size_t k = 0; k < COUNT(grids); k++) {
+        size_t count;
+        const signed char *want = golden_data(&g, grids[k].name, &count), *have = grids[k].grid;
+        assert_int_equal(count, grids[k].bytes);
+        for (size_t i = 0; i < count; i++)
+            if (have[i] != grids[k].times * want[i])
+                fail_msg("%s, byte %zu: %d, the golden has %d", grids[k].name, i, have[i], want[i]);
+    }
+    golden_close(&g);
+}
+
+/* The reference has the grids in another form: a block for each row of a grid tells whether they are the same. */
+TEST(the_grids_of_the_reference_are_those_of_the_engine)
+{
+    static const struct { enum dtype dtype; size_t bytes; int rows; } grids[] = {
+        {DTYPE_IQ2_XXS, 66, 256}, {DTYPE_IQ2_XS, 74, 512}, {DTYPE_IQ2_S, 82, 1024}, {DTYPE_IQ3_XXS, 98, 256}, {DTYPE_IQ3_S, 110, 512}, {DTYPE_IQ1_S, 50, 2048},
+    };
+    static const unsigned char one[2] = {0x00, 0x3c};
+    for (size_t k = 0; k < COUNT(grids); k++)
+        for (int i = 0; i < grids[k].rows; i++) {
+            unsigned char block[110] = {0};
+            float have[256];
+            memcpy(block, one, 2);
+            block[2] = (unsigned char)i;
+            if (grids[k].dtype == DTYPE_IQ2_XS)
+                block[3] = (unsigned char)(i >> 8);
+            if (grids[k].dtype == DTYPE_IQ2_S || grids[k].dtype == DTYPE_IQ3_S)
+                block[66] = (unsigned char)(i >> 8);
+            if (grids[k].dtype == DTYPE_IQ1_S)
+                block[34] = (unsigned char)(i >> 8);
+            struct tensor t = {.dtype = grids[k].dtype, .data = block};
+            struct weight_view view = {.type = (enum weight_type)t.dtype, .data = block, .rows = 1, .cols = 256, .stride = 256};
+            decode_quantised(have, &view, 0, 0, 256);
+            for (size_t j = 0; j < 256; j++)
+                check_bits("a row of a grid", (size_t)i, ref_quantised(&t, j), have[j]);
+        }
 }
 
 TEST(weights_of_q8_and_q4_are_those_that_the_gguf_package_quantises_to)
@@ -163,6 +220,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_quantised_type_decodes_to_the_numbers_of_the_gguf_package),
+        cmocka_unit_test(every_row_of_every_grid_is_that_of_the_gguf_package),
+        cmocka_unit_test(the_grids_of_the_reference_are_those_of_the_engine),
         cmocka_unit_test(weights_of_q8_and_q4_are_those_that_the_gguf_package_quantises_to),
         cmocka_unit_test(x_becomes_whole_steps_of_its_groups_largest_over_127),
         cmocka_unit_test(groups_that_are_tiny_or_not_finite_are_all_zero_or_nan),

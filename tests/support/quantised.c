@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-const struct block_type block_types[11] = {
+const struct block_type block_types[12] = {
     {"F32", 0, 1, 4, 0, 0, 0, 0},
     {"F16", 1, 1, 2, 0, 0, 0, 0},
     {"BF16", 30, 1, 2, 0, 0, 0, 0},
@@ -17,6 +17,7 @@ const struct block_type block_types[11] = {
     {"Q5_K", 13, 256, 176, 0, 2, 480, 15.5},
     {"Q6_K", 14, 256, 210, 208, 0, 1330, 0},
     {"MXFP4", 39, 32, 17, 0, 0, 5.9, 0},
+    {"IQ2_XS", 17, 256, 74, 0, 0, 56, 0},
 };
 
 static const struct block_type *block_type(const char *name)
