@@ -214,16 +214,9 @@ static size_t count_rank(const struct indexer *ix, const float *score, size_t n,
     return count;
 }
 
-static void choose(void *arg, size_t s, int thread)
+void op_index_keep(int32_t *kept, const float *score, size_t n, const struct indexer *ix)
 {
-    struct choice_pass *p = arg;
-    const struct indexer *ix = p->ix;
-    const float *score = p->score + s * p->context;
-    int32_t *kept = p->kept + s * ix->kept;
-    size_t n = p->seen[s].length, equal, skipped;
-    (void)thread;
-    if (!has_to_choose(p, s))
-        return;
+    size_t equal, skipped;
     uint32_t rank = find_rank(ix, score, n, ix->kept, &equal);
     skipped = ix->highest ? count_rank(ix, score, n, rank) - equal : 0;
     for (size_t t = 0; t < n; t++) {
@@ -234,6 +227,14 @@ static void choose(void *arg, size_t s, int thread)
         equal -= (size_t)is_equal;
         skipped -= r == rank && skipped;
     }
+}
+
+static void choose(void *arg, size_t s, int thread)
+{
+    struct choice_pass *p = arg;
+    (void)thread;
+    if (has_to_choose(p, s))
+        op_index_keep(p->kept + s * p->ix->kept, p->score + s * p->context, p->seen[s].length, p->ix);
 }
 
 /* ---- telling ---- */

@@ -52,6 +52,9 @@ void op_index_key(const struct indexer *ix, void *row, float *k);
  * output of weights_proj, becomes w_h. */
 void op_index_queries(const struct op_ctx *cx, float *q, float *w, const struct indexer *ix, size_t S);
 
+/* Writes the indices of the ix->kept scores that come first in the order of rule 7, ascending. n is larger than ix->kept. */
+void op_index_keep(int32_t *kept, const float *score, size_t n, const struct indexer *ix);
+
 /* Returns the bytes of scratch that op_index_choose needs for up to S queries over at most `context` tokens. */
 size_t op_index_scratch(const struct indexer *ix, size_t S, size_t context, int threads);
 /* Chooses the tokens of S queries, which op_index_queries has prepared. Query s can see the tokens of seen[s], whose rows are

@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* x[s] = (x[s] - mean) / sqrt(variance + 1e-6) * w + bias over D numbers; the variance is the mean square of x - mean */
-static void layer_norm(struct reference_run *run, double *x, const struct reference_indexer *w, int S)
+void ref_index_norm(struct reference_run *run, double *x, const struct reference_indexer *w, int S)
 {
     int D = w->k_norm.cols;
     for (int s = 0; s < S; s++, x += D) {
@@ -29,7 +29,7 @@ static void layer_norm(struct reference_run *run, double *x, const struct refere
 }
 
 /* x[i] = D^-1/2 sum_j (-1)^(number of bits that are set in both i and j) x[j], for each of `count` vectors: one step for each bit */
-static void hadamard(double *x, size_t count, int D)
+void ref_index_hadamard(double *x, size_t count, int D)
 {
     for (; count-- > 0; x += D) {
         for (int bit = 1; bit < D; bit *= 2)
@@ -46,11 +46,11 @@ static void hadamard(double *x, size_t count, int D)
 
 /* Transforms `count` vectors x and rounds them to codes, as indexer-codes says. scale [count] or NULL: the scales of the codes; 1 without
  * codes. */
-static void encode(struct reference_run *run, double *x, double *scale, size_t count, int D)
+void ref_index_encode(struct reference_run *run, double *x, double *scale, size_t count, int D)
 {
     int codes = ref_convention(run, INDEXER_CODES); /* 0: hadamard-fp8, 1: fp8, 2: hadamard, 3: none */
     if (codes == 0 || codes == 2)
-        hadamard(x, count, D);
+        ref_index_hadamard(x, count, D);
     for (size_t i = 0; i < count; i++) {
         double s = codes <= 1 ? ref_round_codes(run, x + i * (size_t)D, D) : 1;
         if (scale)
@@ -58,10 +58,10 @@ static void encode(struct reference_run *run, double *x, double *scale, size_t c
     }
 }
 
-static double round_weight(const struct reference_run *run, double x) { return ref_convention(run, INDEXER_WEIGHTS) ? ref_to_bf16(x) : x; }
+double ref_index_round(const struct reference_run *run, double x) { return ref_convention(run, INDEXER_WEIGHTS) ? ref_to_bf16(x) : x; }
 
 /* weights[s,h] = weights_proj(x[s])_h. With indexer-weights=bf16, x, W and the result are rounded to BF16. */
-static void head_weights(struct reference_run *run, const struct matrix *w, const double *x, int S)
+void ref_index_heads(struct reference_run *run, const struct matrix *w, const double *x, int S)
 {
     size_t H = (size_t)w->rows, width = (size_t)w->cols;
     for (size_t h = 0; h < H; h++) {
@@ -69,15 +69,15 @@ static void head_weights(struct reference_run *run, const struct matrix *w, cons
         for (size_t s = 0; s < (size_t)S; s++) {
             double sum = 0;
             for (size_t d = 0; d < width; d++)
-                sum += round_weight(run, run->row[d]) * round_weight(run, x[s * width + d]);
-            run->index_weights[s * H + h] = round_weight(run, sum);
+                sum += ref_index_round(run, run->row[d]) * ref_index_round(run, x[s * width + d]);
+            run->index_weights[s * H + h] = ref_index_round(run, sum);
         }
     }
 }
 
 /* scores[s,t] = sum_h weights[s,h] max(q[s,h] . k[t] / scale[s,h], 0), t <= s. The weights include the scale of the codes of q, which is
  * a power of two. */
-static void score(struct reference_run *run, int S)
+void ref_index_scores(struct reference_run *run, int S)
 {
     size_t H = run->c->dims.index_heads, D = run->c->dims.index_dim;
     for (size_t s = 0; s < (size_t)S; s++)
@@ -103,7 +103,7 @@ static int compare(const void *left, const void *right)
 }
 
 /* Sets kept[t], t <= s, to 1 for the index_topk places with the best scores, and to 0 for the others. */
-static void choose(struct reference_run *run, char *kept, const double *scores, int s)
+void ref_index_choose(struct reference_run *run, char *kept, const double *scores, int s)
 {
     struct place_score *c = run->candidates;
     for (int t = 0; t <= s; t++)
@@ -140,7 +140,7 @@ static void choose_all(struct reference_run *run, int S)
         if (run->last_row >= 0 && s > run->last_row && s >= run->c->index_topk)
             memcpy(kept, run->kept + (size_t)run->last_row * (size_t)S, (size_t)S);
         else
-            choose(run, kept, run->index_scores + (size_t)s * (size_t)S, s);
+            ref_index_choose(run, kept, run->index_scores + (size_t)s * (size_t)S, s);
         force(run, kept, s);
     }
 }
@@ -177,10 +177,9 @@ static void show_sets(struct reference_run *run, int S)
         ref_show(run, "index_margin", -1, S - topk, 1, run->index_sets);
 }
 
-static void rotate(struct reference_run *run, double *x, int S, int vectors)
+int ref_index_pairs(const struct reference_run *run)
 {
-    int pairs = ref_convention(run, INDEXER_ROPE) ? ref_convention(run, INDEXER_ROPE) == 1 : run->c->indexer_rope_interleave;
-    ref_rotate(run, x, S, vectors, run->c->index_head_dim, pairs);
+    return ref_convention(run, INDEXER_ROPE) ? ref_convention(run, INDEXER_ROPE) == 1 : run->c->indexer_rope_interleave;
 }
 
 void ref_positions(struct reference_run *run, const struct reference_indexer *w, const double *x, const double *q_latent, int S)
@@ -191,23 +190,23 @@ void ref_positions(struct reference_run *run, const struct reference_indexer *w,
         return;
     ref_linear(run, run->index_k, &w->wk, x, S);
     ref_value(run, "index_wk", -1, S, D, run->index_k);
-    layer_norm(run, run->index_k, w, S);
+    ref_index_norm(run, run->index_k, w, S);
     ref_value(run, "index_k_norm", -1, S, D, run->index_k);
-    rotate(run, run->index_k, S, 1);
+    ref_rotate(run, run->index_k, S, 1, D, ref_index_pairs(run));
     ref_value(run, "index_k", -1, S, D, run->index_k);
-    encode(run, run->index_k, NULL, (size_t)S, D);
+    ref_index_encode(run, run->index_k, NULL, (size_t)S, D);
 
     ref_linear(run, run->index_q, &w->wq_b, q_latent, S);
     ref_value(run, "index_wq_b", -1, S, H * D, run->index_q);
-    head_weights(run, &w->weights_proj, x, S);
+    ref_index_heads(run, &w->weights_proj, x, S);
     ref_value(run, "index_weights_proj", -1, S, H, run->index_weights);
-    rotate(run, run->index_q, S, H);
+    ref_rotate(run, run->index_q, S, H, D, ref_index_pairs(run));
     ref_value(run, "index_q", -1, S, H * D, run->index_q);
-    encode(run, run->index_q, run->index_scales, (size_t)S * (size_t)H, D);
+    ref_index_encode(run, run->index_q, run->index_scales, (size_t)S * (size_t)H, D);
     for (size_t i = 0; i < (size_t)S * (size_t)H; i++)
-        run->index_weights[i] = round_weight(run, run->index_weights[i] / sqrt(H)) * run->index_scales[i] / sqrt(D);
+        run->index_weights[i] = ref_index_round(run, run->index_weights[i] / sqrt(H)) * run->index_scales[i] / sqrt(D);
     ref_value(run, "index_weights", -1, S, H, run->index_weights);
-    score(run, S);
+    ref_index_scores(run, S);
     ref_value(run, "index_scores", -1, S, S, run->index_scores);
     choose_all(run, S);
     show_sets(run, S);

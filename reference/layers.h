@@ -52,6 +52,7 @@ struct reference_run {
     double *index_q, *index_k;          /* [S, HI, DI], [S, DI] */
     double *index_weights, *index_scales; /* [S, HI]: weights of the heads; scales of the queries' codes */
     double *index_scores, *index_sets;  /* [S, S], [S, index_topk] */
+    double *index_moves, *index_scale_moves; /* [S, HI+1, DI], [S, HI]: for operators_indexer.c */
     struct place_score *candidates;       /* [S] */
     char *kept;                         /* [S, S] */
     double *routed;                     /* [S, X, D]: the output of each chosen expert */
@@ -117,6 +118,15 @@ double ref_latent_eps(const struct reference_run *run);
 /* Chooses the positions that each row of a layer attends to (indexer.c): sets run->sparse and, in a full layer, run->kept. x [S,D] is
  * the input of attention, q_latent [S,Q] the normalised latents of the queries. */
 void ref_positions(struct reference_run *run, const struct reference_indexer *w, const double *x, const double *q_latent, int S);
+/* The steps of ref_positions, which operators_indexer.c computes alone; indexer.c describes them. */
+void ref_index_norm(struct reference_run *run, double *x, const struct reference_indexer *w, int S);
+void ref_index_hadamard(double *x, size_t count, int D);
+void ref_index_encode(struct reference_run *run, double *x, double *scale, size_t count, int D);
+void ref_index_heads(struct reference_run *run, const struct matrix *w, const double *x, int S);
+void ref_index_scores(struct reference_run *run, int S);
+void ref_index_choose(struct reference_run *run, char *kept, const double *scores, int s);
+double ref_index_round(const struct reference_run *run, double x); /* to BF16 with indexer-weights=bf16 */
+int ref_index_pairs(const struct reference_run *run); /* whether the indexer's RoPE rotates adjacent numbers */
 /* Returns whether row s attends to row t, for S rows. */
 static inline int ref_sees(const struct reference_run *run, size_t s, size_t t, int S)
 {
@@ -143,6 +153,8 @@ enum form ref_values_form(const struct reference_run *run, const struct referenc
  * does nothing. For TO_GROUPS, n and the length of each row in x are multiples of 32. */
 void ref_round_x(struct reference_run *run, enum form form, double *y, const double *x, size_t n);
 
+/* The scale of codes whose largest number has magnitude a: a power of two. */
+double ref_code_scale(double a);
 /* Rounds n <= 128 numbers x to products of an E4M3 code and one scale. Returns the scale, a power of two. */
 double ref_round_codes(struct reference_run *run, double *x, int n);
 

@@ -34,6 +34,7 @@ int ref_run_open(struct reference_run *run, const struct reference *r, const str
         {&run->experts, s * X}, {&run->weights, s * X},
         {&run->expert_in, s * D}, {&run->expert_out, s * D}, {&run->routed, s * X * D},
         {&run->index_q, s * HI * DI}, {&run->index_k, s * DI}, {&run->index_weights, s * HI}, {&run->index_scales, s * HI},
+        {&run->index_moves, s * (HI + 1) * DI}, {&run->index_scale_moves, s * HI},
         {&run->index_scores, s * s * sparse}, {&run->index_sets, s * max(c->dims.index_topk, sparse)},
         {&run->embed, s * D}, {&run->concat, s * 2 * D}, {&run->taken, s * D}, {&run->stream, s * D},
     };

@@ -1,6 +1,6 @@
-/* reference/operators.c -- the table of operators, and what each of them computes. The arithmetic is that of layers.c and moe.c. */
-#include "reference/operators.h"
-#include "reference/layers.h"
+/* reference/operators.c -- the table of operators, and what each of them computes. The arithmetic is that of layers.c.
+ * operators_moe.c and operators_indexer.c have the operators of the feed-forward part and of the indexer. */
+#include "reference/operators_internal.h"
 
 #include <math.h>
 #include <string.h>
@@ -44,7 +44,7 @@ static void latent_norm(call *k)
 }
 
 /* Each sum is rounded as ref_sum_variance says. 8 standard deviations, as in local.h. */
-static void slack_of_sums(call *k, const struct matrix *w)
+void ref_op_slack_of_sums(struct reference_call *k, const struct matrix *w)
 {
     size_t rows = (size_t)w->rows, cols = (size_t)w->cols;
     for (size_t i = 0; i < rows && k->slack; i++) {
@@ -64,7 +64,7 @@ static void slack_of_sums(call *k, const struct matrix *w)
 /* Each of `ranks` tensor-parallel ranks multiplies a slice of x [S, cols] with its columns of w, and rounds its sum. These sums are
  * added one after the other, and engines that add in the dtype round each sum of two. `slack` grows by `unit` times the sizes of all
  * numbers that are rounded; the last sum is the result. */
-static void slack_of_ranks(call *k, const struct matrix *w, const double *x, size_t S, double *slack)
+void ref_op_slack_of_ranks(struct reference_call *k, const struct matrix *w, const double *x, size_t S, double *slack)
 {
     size_t rows = (size_t)w->rows, cols = (size_t)w->cols, ranks = (size_t)k->ranks;
     for (size_t i = 0; i < rows && slack && ranks > 1; i++) {
@@ -81,26 +81,32 @@ static void slack_of_ranks(call *k, const struct matrix *w, const double *x, siz
     }
 }
 
+void ref_op_roundings(struct reference_call *k, double count, size_t n)
+{
+    for (size_t i = 0; i < n && k->slack; i++)
+        k->slack[i] = count * k->unit * fabs(k->out[i]);
+}
+
 /* Linear layers: products of representable numbers are added in f32. Weights that the arithmetic cannot represent are rounded. */
-static void linear(call *k, const struct matrix *w)
+void ref_op_linear(struct reference_call *k, const struct matrix *w)
 {
     k->inner = ref_is_finer(w, k->unit);
-    slack_of_sums(k, w);
+    ref_op_slack_of_sums(k, w);
     ref_linear(k->run, k->out, w, k->in[0], k->S);
 }
 
-static void q_a(call *k) { linear(k, &k->w->attention.q_a_proj); }
-static void q_b(call *k) { linear(k, &k->w->attention.q_b_proj); }
-static void q_alone(call *k) { linear(k, &k->w->attention.q_proj); }
-static void kv_a(call *k) { linear(k, &k->w->attention.kv_a_proj); }
+static void q_a(call *k) { ref_op_linear(k, &k->w->attention.q_a_proj); }
+static void q_b(call *k) { ref_op_linear(k, &k->w->attention.q_b_proj); }
+static void q_alone(call *k) { ref_op_linear(k, &k->w->attention.q_proj); }
+static void kv_a(call *k) { ref_op_linear(k, &k->w->attention.kv_a_proj); }
 static void o_proj(call *k)
 {
-    linear(k, &k->w->attention.o_proj);
-    slack_of_ranks(k, &k->w->attention.o_proj, k->in[0], (size_t)k->S, k->slack);
+    ref_op_linear(k, &k->w->attention.o_proj);
+    ref_op_slack_of_ranks(k, &k->w->attention.o_proj, k->in[0], (size_t)k->S, k->slack);
 }
-static void eh_proj(call *k) { linear(k, &k->module->eh_proj); }
-static void head(call *k) { linear(k, &k->run->r->head); }
-static void module_head(call *k) { linear(k, &k->module->head); }
+static void eh_proj(call *k) { ref_op_linear(k, &k->module->eh_proj); }
+static void head(call *k) { ref_op_linear(k, &k->run->r->head); }
+static void module_head(call *k) { ref_op_linear(k, &k->module->head); }
 
 /* --- copies --- */
 
@@ -145,23 +151,29 @@ static void residual(call *k)
 /* --- attention --- */
 
 /* Each product may be rounded, and so may cosine and sine. In f32, an angle is rounded before its cosine is taken. */
-static void rotate(call *k, const double *x, int stride, int at, int vectors)
+void ref_op_rotate(call *k, int vectors, int width, int pairs)
 {
-    const struct config *c = config_of(k);
-    int R = c->qk_rope_head_dim, half = R / 2;
+    int half = config_of(k)->qk_rope_head_dim / 2;
     ref_rope_tables(k->run, k->first, k->S);
-    for (int i = 0; i < k->S * vectors; i++)
-        memcpy(k->out + (size_t)i * R, x + (size_t)i * stride + at, (size_t)R * sizeof *x);
     for (size_t i = 0; i < (size_t)k->S * vectors && k->slack; i++)
         for (int p = 0; p < half; p++) {
-            int a = c->rope_interleave ? 2 * p : p, b = c->rope_interleave ? 2 * p + 1 : p + half, s = (int)(i / (size_t)vectors);
-            const double *v = k->out + i * R;
+            int a = pairs ? 2 * p : p, b = pairs ? 2 * p + 1 : p + half, s = (int)(i / (size_t)vectors);
+            const double *v = k->out + i * width;
             double cosine = fabs(k->run->cosine[(size_t)s * half + p]), sine = fabs(k->run->sine[(size_t)s * half + p]);
             double angle = (k->first + s + 1) * 0x1p-23 * (fabs(v[a]) + fabs(v[b])) * hypot(cosine, sine);
-            k->slack[i * R + a] = 2 * k->unit * (fabs(v[a]) * cosine + fabs(v[b]) * sine) + angle;
-            k->slack[i * R + b] = 2 * k->unit * (fabs(v[b]) * cosine + fabs(v[a]) * sine) + angle;
+            k->slack[i * width + a] = 2 * k->unit * (fabs(v[a]) * cosine + fabs(v[b]) * sine) + angle;
+            k->slack[i * width + b] = 2 * k->unit * (fabs(v[b]) * cosine + fabs(v[a]) * sine) + angle;
         }
-    ref_rope(k->run, k->out, k->S, vectors);
+    ref_rotate(k->run, k->out, k->S, vectors, width, pairs);
+}
+
+/* Rotates the numbers from `at` on of each vector of x [S, vectors, stride]. */
+static void rotate(call *k, const double *x, int stride, int at, int vectors)
+{
+    int R = config_of(k)->qk_rope_head_dim;
+    for (int i = 0; i < k->S * vectors; i++)
+        memcpy(k->out + (size_t)i * R, x + (size_t)i * stride + at, (size_t)R * sizeof *x);
+    ref_op_rotate(k, vectors, R, config_of(k)->rope_interleave);
 }
 
 static void rope_of_queries(call *k)
@@ -245,165 +257,11 @@ static void head_probabilities(call *k)
     k->terms = S;
 }
 
-/* --- the feed-forward part --- */
-
-static void feed_forward(call *k, const struct reference_mlp *w, int index)
-{
-    ref_mlp(k->run, k->out, w, index, k->in[0], k->S);
-    slack_of_ranks(k, &w->down_proj, k->run->gate, (size_t)k->S, k->slack); /* ref_mlp leaves there what down_proj reads */
-    k->inner = 1;
-}
-
-static void dense(call *k) { feed_forward(k, &k->w->mlp, -1); }
-static void expert(call *k) { feed_forward(k, &k->w->experts[k->expert], k->expert); }
-static void shared_expert(call *k) { feed_forward(k, &k->w->shared, -1); }
-
-static void gate(call *k)
-{
-    const struct matrix *w = &k->w->router;
-    const double *x = k->in[0];
-    if (k->run->noisy_x) {
-        memcpy(k->run->rounded, x, (size_t)k->S * (size_t)w->cols * sizeof *x);
-        ref_noise(k->run, k->run->rounded, (size_t)k->S * (size_t)w->cols);
-        x = k->run->rounded;
-    }
-    ref_gate_logits(k->run, w, x, k->S);
-    memcpy(k->out, k->run->router, (size_t)k->S * (size_t)w->rows * sizeof *k->out);
-    slack_of_sums(k, w);
-}
-
-/* Sets the slack to `roundings` roundings of the result. */
-static void roundings(call *k, double count, size_t n)
-{
-    for (size_t i = 0; i < n && k->slack; i++)
-        k->slack[i] = count * k->unit * fabs(k->out[i]);
-}
-
-static void scores(call *k)
-{
-    size_t E = (size_t)config_of(k)->n_routed_experts;
-    copy(k);
-    for (size_t s = 0; s < (size_t)k->S; s++)
-        ref_scores(k->run, k->out + s * E);
-    roundings(k, 3, (size_t)k->S * E);
-    k->terms = E;
-}
-
-static void choice(call *k)
-{
-    size_t E = (size_t)config_of(k)->n_routed_experts;
-    ref_row(&k->w->bias, 0, k->run->row);
-    for (size_t i = 0; i < (size_t)k->S * E; i++) {
-        k->out[i] = k->in[0][i] + k->run->row[i % E];
-        if (k->slack)
-            k->slack[i] = k->unit * (fabs(k->in[0][i]) + fabs(k->run->row[i % E]));
-    }
-}
-
-static void group_scores(call *k)
-{
-    const struct config *c = config_of(k);
-    size_t G = (size_t)c->n_group, size = (size_t)c->n_routed_experts / G;
-    for (size_t i = 0; i < (size_t)k->S * G; i++)
-        k->out[i] = ref_group_score(c, k->in[0] + i * size, (int)size);
-    roundings(k, 2, (size_t)k->S * G);
-}
-
-static void choose(call *k, const double *x, size_t n, size_t chosen, double *out)
-{
-    ref_choose(k->run->chosen, x, (int)n, (int)chosen);
-    for (size_t i = 0; i < n; i++)
-        if (k->run->chosen[i])
-            *out++ = (double)i;
-}
-
-static void groups(call *k)
-{
-    size_t G = k->in_width[0], kept = (size_t)config_of(k)->topk_group;
-    for (size_t s = 0; s < (size_t)k->S; s++)
-        choose(k, k->in[0] + s * G, G, kept, k->out + s * kept);
-}
-
-static void experts(call *k)
-{
-    const struct config *c = config_of(k);
-    size_t E = (size_t)c->n_routed_experts, X = (size_t)c->num_experts_per_tok, kept = (size_t)c->topk_group;
-    for (size_t s = 0; s < (size_t)k->S; s++) {
-        double *x = k->run->choice + s * E;
-        memcpy(x, k->in[0] + s * E, E * sizeof *x);
-        for (size_t e = 0; e < E && k->in[1]; e++) {
-            int is_kept = 0;
-            for (size_t g = 0; g < kept; g++)
-                is_kept |= k->in[1][s * kept + g] == (double)(e / (E / (size_t)c->n_group));
-            if (!is_kept)
-                x[e] = ref_masks_with_zero(k->run) ? 0 : -INFINITY;
-        }
-        choose(k, x, E, X, k->out + s * X);
-    }
-}
-
-static void weights(call *k)
-{
-    const struct config *c = config_of(k);
-    size_t E = (size_t)c->n_routed_experts, X = (size_t)c->num_experts_per_tok;
-    for (size_t s = 0; s < (size_t)k->S; s++)
-        ref_expert_weights(k->run, k->out + s * X, k->in[1] + s * X, k->in[0] + s * E);
-    roundings(k, 4, (size_t)k->S * X);
-}
-
-/* The outputs of the chosen experts, [X, D] per row, in the order of the row's experts. Ranks may round their sums before and after
- * they are multiplied by the expert's weight. */
-static void chosen_experts(call *k)
-{
-    const struct config *c = config_of(k);
-    size_t X = (size_t)c->num_experts_per_tok, D = c->dims.d;
-    for (int e = 0; e < c->n_routed_experts; e++) {
-        int rows = 0;
-        for (size_t i = 0; i < (size_t)k->S * X; i++)
-            if (k->in[1][i] == e)
-                memcpy(k->run->expert_in + (size_t)rows++ * D, k->in[0] + i / X * D, D * sizeof *k->out);
-        if (!rows)
-            continue;
-        ref_mlp(k->run, k->run->expert_out, &k->w->experts[e], e, k->run->expert_in, rows);
-        memset(k->run->normed, 0, (size_t)rows * D * sizeof *k->out);
-        slack_of_ranks(k, &k->w->experts[e].down_proj, k->run->gate, (size_t)rows, k->run->normed);
-        rows = 0;
-        for (size_t i = 0; i < (size_t)k->S * X; i++)
-            if (k->in[1][i] == e) {
-                for (size_t d = 0; d < D && k->slack; d++)
-                    k->slack[i * D + d] = 2 * k->run->normed[(size_t)rows * D + d];
-                memcpy(k->out + i * D, k->run->expert_out + (size_t)rows++ * D, D * sizeof *k->out);
-            }
-    }
-    k->inner = 1;
-}
-
-/* A weight, an expert's output that is not rounded yet, their product and every partial sum may be rounded. The squares of these
- * errors are added, because they are independent: 8 times the standard deviation of all, and at most their sum. */
-static void sum_of_experts(call *k)
-{
-    size_t X = (size_t)config_of(k)->num_experts_per_tok, D = k->run->c->dims.d;
-    for (size_t s = 0; s < (size_t)k->S; s++)
-        for (size_t d = 0; d < D; d++) {
-            double sum = 0, size = 0, squares = 0, largest = 0;
-            for (size_t j = 0; j <= X; j++) {
-                double term = j < X ? k->in[1][s * X + j] * k->in[0][(s * X + j) * D + d] : k->in[2] ? k->in[2][s * D + d] : 0;
-                sum += term;
-                size += fabs(term);
-                squares += 3 * term * term;
-                largest = fmax(largest, fabs(sum));
-            }
-            k->out[s * D + d] = sum;
-            squares += (double)(X + 1) * fmax(largest * largest, size * size / 4);
-            if (k->slack)
-                k->slack[s * D + d] = k->unit * fmin(8 * sqrt(squares / 3), (double)(X + 4) * size);
-        }
-}
-
 /* --- the table --- */
 
 static int has_query_rank(const struct config *c, int layer) { (void)layer; return c->q_lora_rank > 0; }
 static int lacks_query_rank(const struct config *c, int layer) { (void)layer; return !c->q_lora_rank; }
+static int has_indexer(const struct config *c, int layer) { return c->index_topk && !config_layer_is_shared(c, layer); }
 static int is_moe(const struct config *c, int layer) { return config_layer_is_moe(c, layer); }
 static int is_dense(const struct config *c, int layer) { return !config_layer_is_moe(c, layer); }
 static int is_biased(const struct config *c, int layer) { return is_moe(c, layer) && c->topk_method == TOPK_NOAUX_TC; }
@@ -432,6 +290,10 @@ WIDTH(wide_kept, c->topk_group)
 WIDTH(wide_x, c->num_experts_per_tok)
 WIDTH(wide_xd, c->num_experts_per_tok * c->hidden_size)
 WIDTH(wide_v, c->vocab_size)
+WIDTH(wide_index_k, c->index_head_dim)
+WIDTH(wide_index_q, c->index_n_heads * c->index_head_dim)
+WIDTH(wide_index_w, c->index_n_heads)
+WIDTH(wide_index_kept, c->index_topk)
 
 #define OF_NORM "the normalised row, the weights, and the residual that was added just before"
 #define OF_LINEAR "weights that the arithmetic cannot represent"
@@ -444,6 +306,9 @@ WIDTH(wide_v, c->vocab_size)
 #define KV_A "self_attn.kv_a_proj_with_mqa.output"
 #define FFN_IN "post_attention_layernorm.output"
 #define IN_ROUTER .of_router = 1
+#define IN_INDEXER(width, compute) REFERENCE_LAYER, has_indexer, width, ref_op_index_##compute
+#define INDEXER "self_attn.indexer."
+#define OF_CODES "the Hadamard transform, and codes that it moves to a neighbour; "
 #define OF_HEAD(exists, compute) REFERENCE_LAYER, exists, NULL, compute, .all_rows = 2
 
 static const struct reference_operator table[] = {
@@ -469,6 +334,20 @@ static const struct reference_operator table[] = {
     {"rope-q", "self_attn.q_rope", {"self_attn.q_proj.output"}, REFERENCE_LAYER, lacks_query_rank, wide_hr, rope_of_queries,
      .counted = "cosine and sine, and each product"},
     {"rope-k", "self_attn.k_rope", {KV_A}, REFERENCE_LAYER, NULL, wide_r, rope_of_keys, .counted = "cosine and sine, and each product"},
+    {"indexer-wk", INDEXER "wk.output", {NORMED}, IN_INDEXER(wide_index_k, wk), .counted = OF_LINEAR},
+    {"indexer-k_norm", INDEXER "k_norm.output", {INDEXER "wk.output"}, IN_INDEXER(wide_index_k, norm),
+     .counted = "the mean, the distance from it, the normalised row, its product, weights and bias"},
+    {"indexer-rope-k", INDEXER "k", {INDEXER "k_norm.output"}, IN_INDEXER(wide_index_k, rope_k),
+     .counted = "cosine and sine, and each product"},
+    {"indexer-wq_b", INDEXER "wq_b.output", {"self_attn.q_a_layernorm.output"}, IN_INDEXER(wide_index_q, wq_b), .counted = OF_LINEAR},
+    {"indexer-weights_proj", INDEXER "weights_proj.output", {NORMED}, IN_INDEXER(wide_index_w, weights_proj), IN_ROUTER, .counted = ""},
+    {"indexer-rope-q", INDEXER "q", {INDEXER "wq_b.output"}, IN_INDEXER(wide_index_q, rope_q),
+     .counted = "cosine and sine, and each product"},
+    {"indexer-weights", INDEXER "weights", {INDEXER "weights_proj.output", INDEXER "q"}, IN_INDEXER(wide_index_w, weights),
+     .counted = "the Hadamard transform, if it moves the scale of the codes; each product"},
+    {"indexer-scores", INDEXER "scores", {INDEXER "q", INDEXER "weights", INDEXER "k"}, IN_INDEXER(NULL, scores), .all_rows = 2,
+     .counted = OF_CODES "each product"},
+    {"indexer-kept", INDEXER "kept", {INDEXER "scores"}, IN_INDEXER(wide_index_kept, kept), .chooses = 1, .counted = "each score"},
     {"attention-scores", "self_attn.scores.H", {Q_OUT}, OF_HEAD(has_query_rank, head_scores), .counted = OF_SCORES},
     {"attention-scores", "self_attn.scores.H", {QA_OUT}, OF_HEAD(lacks_query_rank, head_scores), .counted = OF_SCORES},
     {"attention-probabilities", "self_attn.probabilities.H", {Q_OUT}, OF_HEAD(has_query_rank, head_probabilities),
@@ -484,29 +363,29 @@ static const struct reference_operator table[] = {
      residual, .counted = "both terms"},
     {"post_attention_layernorm", FFN_IN, {"post_attention_layernorm.input"}, REFERENCE_LAYER, NULL, wide_d, attention_norm,
      .counted = OF_NORM},
-    {"router-logits", "mlp.gate.output", {FFN_IN}, REFERENCE_LAYER, is_moe, wide_e, gate, IN_ROUTER, .counted = ""},
-    {"router-scores", "mlp.gate.scores", {"mlp.gate.output"}, REFERENCE_LAYER, is_moe, wide_e, scores, IN_ROUTER,
+    {"router-logits", "mlp.gate.output", {FFN_IN}, REFERENCE_LAYER, is_moe, wide_e, ref_op_gate, IN_ROUTER, .counted = ""},
+    {"router-scores", "mlp.gate.scores", {"mlp.gate.output"}, REFERENCE_LAYER, is_moe, wide_e, ref_op_scores, IN_ROUTER,
      .counted = "the exponential, the sum, the quotient"},
-    {"router-choice", "mlp.gate.choice", {"mlp.gate.scores"}, REFERENCE_LAYER, is_biased, wide_e, choice, IN_ROUTER,
+    {"router-choice", "mlp.gate.choice", {"mlp.gate.scores"}, REFERENCE_LAYER, is_biased, wide_e, ref_op_choice, IN_ROUTER,
      .counted = "score and bias"},
-    {"router-group-scores", "mlp.gate.group_scores", {"mlp.gate.choice"}, REFERENCE_LAYER, biased_and_grouped, wide_g, group_scores,
+    {"router-group-scores", "mlp.gate.group_scores", {"mlp.gate.choice"}, REFERENCE_LAYER, biased_and_grouped, wide_g, ref_op_group_scores,
      IN_ROUTER, .counted = "both terms"},
-    {"router-group-scores", "mlp.gate.group_scores", {"mlp.gate.scores"}, REFERENCE_LAYER, unbiased_and_grouped, wide_g, group_scores,
+    {"router-group-scores", "mlp.gate.group_scores", {"mlp.gate.scores"}, REFERENCE_LAYER, unbiased_and_grouped, wide_g, ref_op_group_scores,
      IN_ROUTER, .counted = "both terms"},
-    {"router-groups", "mlp.gate.groups", {"mlp.gate.group_scores"}, REFERENCE_LAYER, is_grouped, wide_kept, groups, IN_ROUTER,
+    {"router-groups", "mlp.gate.groups", {"mlp.gate.group_scores"}, REFERENCE_LAYER, is_grouped, wide_kept, ref_op_groups, IN_ROUTER,
      .chooses = 1, .counted = "each group score"},
-    {"router-experts", "mlp.gate.experts", {"mlp.gate.choice", "mlp.gate.groups?"}, REFERENCE_LAYER, is_biased, wide_x, experts,
+    {"router-experts", "mlp.gate.experts", {"mlp.gate.choice", "mlp.gate.groups?"}, REFERENCE_LAYER, is_biased, wide_x, ref_op_experts,
      IN_ROUTER, .chooses = 1, .counted = "each score plus bias"},
-    {"router-experts", "mlp.gate.experts", {"mlp.gate.scores", "mlp.gate.groups?"}, REFERENCE_LAYER, is_unbiased, wide_x, experts,
+    {"router-experts", "mlp.gate.experts", {"mlp.gate.scores", "mlp.gate.groups?"}, REFERENCE_LAYER, is_unbiased, wide_x, ref_op_experts,
      IN_ROUTER, .chooses = 1, .counted = "each score"},
-    {"router-weights", "mlp.gate.weights", {"mlp.gate.scores", "mlp.gate.experts"}, REFERENCE_LAYER, is_moe, wide_x, weights, IN_ROUTER,
+    {"router-weights", "mlp.gate.weights", {"mlp.gate.scores", "mlp.gate.experts"}, REFERENCE_LAYER, is_moe, wide_x, ref_op_weights, IN_ROUTER,
      .counted = "the score, the sum, the quotient, the factor"},
-    {"expert", "mlp.experts.E.output", {FFN_IN}, REFERENCE_LAYER, is_moe, wide_d, expert, .counted = OF_MLP},
-    {"chosen-experts", "mlp.experts", {FFN_IN, "mlp.gate.experts"}, REFERENCE_LAYER, is_moe, wide_xd, chosen_experts, .counted = OF_MLP},
-    {"shared-expert", "mlp.shared_experts.output", {FFN_IN}, REFERENCE_LAYER, has_shared, wide_d, shared_expert, .counted = OF_MLP},
+    {"expert", "mlp.experts.E.output", {FFN_IN}, REFERENCE_LAYER, is_moe, wide_d, ref_op_expert, .counted = OF_MLP},
+    {"chosen-experts", "mlp.experts", {FFN_IN, "mlp.gate.experts"}, REFERENCE_LAYER, is_moe, wide_xd, ref_op_chosen_experts, .counted = OF_MLP},
+    {"shared-expert", "mlp.shared_experts.output", {FFN_IN}, REFERENCE_LAYER, has_shared, wide_d, ref_op_shared_expert, .counted = OF_MLP},
     {"sum-of-experts", "mlp.output", {"mlp.experts", "mlp.gate.weights", "mlp.shared_experts.output?"}, REFERENCE_LAYER, is_moe, wide_d,
-     sum_of_experts, .counted = "each weight, each expert's output, each product, each partial sum"},
-    {"mlp", "mlp.output", {FFN_IN}, REFERENCE_LAYER, is_dense, wide_d, dense, .counted = OF_MLP},
+     ref_op_sum_of_experts, .counted = "each weight, each expert's output, each product, each partial sum"},
+    {"mlp", "mlp.output", {FFN_IN}, REFERENCE_LAYER, is_dense, wide_d, ref_op_dense, .counted = OF_MLP},
     {"residual", "output", {"post_attention_layernorm.input", "mlp.output"}, REFERENCE_LAYER, NULL, wide_d, residual,
      .counted = "both terms"},
     {"stream", "shared_head.norm.input", {"output"}, REFERENCE_MODULE, NULL, wide_d, copy, .copies = 1, .counted = ""},

@@ -99,18 +99,24 @@ void ref_round_x(struct reference_run *run, enum form form, double *y, const dou
         round_group(run, y + i, x + i);
 }
 
-/* a is the largest |x|, at least 1e-4. scale is the smallest power
- * of two that is not below a / 448, where the product a (1/448) is computed in f32. x becomes scale e4m3(x / scale). */
+/* The smallest power of two that is not below a / 448, where a is at least 1e-4 and the product a (1/448) is computed in f32. */
+double ref_code_scale(double a)
+{
+    int exponent;
+    float fraction = frexpf(fmaxf((float)a, 1e-4f) * (1 / 448.0f), &exponent); /* in [1/2, 1) */
+    return ldexp(1, fraction == 0.5f ? exponent - 1 : exponent);
+}
+
+/* a is the largest |x|. x becomes scale e4m3(x / scale). */
 double ref_round_codes(struct reference_run *run, double *x, int n)
 {
     float a = 1e-4f;
-    int exponent, finite = 1;
+    int finite = 1;
     for (int i = 0; i < n; i++) {
         finite &= isfinite((float)x[i]) != 0;
         a = fmaxf(a, fabsf((float)x[i]));
     }
-    float fraction = frexpf(a * (1 / 448.0f), &exponent); /* in [1/2, 1) */
-    double scale = finite ? ldexp(1, fraction == 0.5f ? exponent - 1 : exponent) : NAN;
+    double scale = finite ? ref_code_scale(a) : NAN;
     for (int i = 0; i < n; i++)
         x[i] = scale * ref_to_e4m3((x[i] + (run->options.x_as_is ? 0 : nudge(run)) * (double)a) / scale);
     return scale;

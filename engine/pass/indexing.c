@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-static struct indexer indexer_of(const struct workspace *w)
+struct indexer index_of(const struct workspace *w)
 {
     struct indexer ix = model_indexer(&w->model->config);
     ix.kept = w->kept_most;
@@ -28,20 +28,25 @@ static void keep_keys(struct workspace *w, const struct mla *a, const struct ind
         op_index_key(ix, kvcache_index_row(rows[s].cache, a->indexer.number, rows[s].slot), w->index_k + s * D);
 }
 
+void index_head_weights(struct workspace *w, const struct mla *a, float *out, const float *x, size_t S)
+{
+    struct indexer ix = index_of(w);
+    if (ix.bf16_weights) {
+        op_round_bf16(w->delta, x, S * w->model->config.dims.d); /* `delta` is free until attention writes it */
+        x = w->delta;
+    }
+    op_linear_exact(&w->cx, out, x, &a->indexer.weights_proj, S);
+    if (ix.bf16_weights)
+        op_round_bf16(out, out, S * ix.heads);
+}
+
 /* Computes queries and weights of rows [first, first + S). With taps, these are all rows. */
 static void make_queries(struct workspace *w, const struct mla *a, const struct indexer *ix, const float *x, size_t first, size_t S)
 {
     const struct dims *d = &w->model->config.dims;
     size_t width = ix->heads * ix->dim;
-    x += first * d->d;
     op_linear(&w->cx, w->index_q, w->q_a + first * d->q, &a->indexer.wq_b, S);
-    if (ix->bf16_weights) {
-        op_round_bf16(w->delta, x, S * d->d); /* `delta` is free until attention writes it */
-        x = w->delta;
-    }
-    op_linear_exact(&w->cx, w->index_w, x, &a->indexer.weights_proj, S);
-    if (ix->bf16_weights)
-        op_round_bf16(w->index_w, w->index_w, S * ix->heads);
+    index_head_weights(w, a, w->index_w, x + first * d->d, S);
     tap(w, "self_attn.indexer.wq_b.output", w->index_q, width);
     tap(w, "self_attn.indexer.weights_proj.output", w->index_w, ix->heads);
     for (size_t s = 0; s < S; s++)
@@ -88,7 +93,7 @@ static void choose(struct workspace *w, const struct mla *a, const struct indexe
 
 void index_tokens(struct workspace *w, const struct mla *a, const struct row *rows, const float *x, size_t S)
 {
-    struct indexer ix = indexer_of(w);
+    struct indexer ix = index_of(w);
     size_t first = 0, end = S;
     if (a->has_indexer)
         keep_keys(w, a, &ix, rows, S);

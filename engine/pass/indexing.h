@@ -3,6 +3,7 @@
 #define VB_INDEXING_H
 
 #include "engine/pass/forward.h"
+#include "ops/indexer.h"
 
 /* Writes the keys of all rows to the index cache, chooses tokens for the rows that see more than w->kept_most, and makes w->seen
  * of these rows the chosen tokens. A layer without an indexer uses the choice of the last layer that has one.
@@ -10,5 +11,9 @@
  * x [S, d] is the output of input_layernorm. w->index_k is the output of wk, w->q_a the output of q_a_layernorm. w->seen has all
  * tokens that each row can see. Queries and scores are computed only if a row has to choose, or if there are taps. */
 void index_tokens(struct workspace *w, const struct mla *a, const struct row *rows, const float *x, size_t S);
+
+/* Computes weights_proj of x [S, d] as convention indexer-weights says. out [S, H]. Changes w->delta. */
+void index_head_weights(struct workspace *w, const struct mla *a, float *out, const float *x, size_t S);
+struct indexer index_of(const struct workspace *w);
 
 #endif

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/pass/forward_internal.h"
+#include "engine/pass/indexing.h"
 #include "ops/embed.h"
 #include "ops/linear.h"
 #include "ops/rmsnorm.h"
@@ -117,9 +118,9 @@ static struct timeline tokens_of(const struct alone *o, size_t s)
 {
     size_t topk = o->dims->index_topk, n = 0;
     int32_t *kept = o->w->kept + s * o->w->kept_most;
-    for (size_t i = 0; o->k->in[4] && s >= topk && i < o->k->kept && n < topk; i++)
-        if (o->k->in[4][s * o->k->kept + i] >= 0)
-            kept[n++] = o->cache.slots[(size_t)o->k->in[4][s * o->k->kept + i]];
+    for (size_t i = 0; o->k->in[4] && s >= topk && i < o->k->width[4] && n < topk; i++)
+        if (o->k->in[4][s * o->k->width[4] + i] >= 0)
+            kept[n++] = o->cache.slots[(size_t)o->k->in[4][s * o->k->width[4] + i]];
     return n ? (struct timeline){kvcache_layer(&o->cache, 0), kept, n} : (struct timeline){kvcache_layer(&o->cache, 0), o->cache.slots, s + 1};
 }
 
@@ -165,9 +166,9 @@ static void see_scores(struct op_probe *probe, const char *name, size_t first, s
         float *row = k->out + s * k->S;
         if (width == s + 1)
             memcpy(row, x, width * sizeof *row);
-        for (size_t i = 0, n = 0; width != s + 1 && i < k->kept && n < width; i++)
-            if (k->in[4][s * k->kept + i] >= 0)
-                row[(size_t)k->in[4][s * k->kept + i]] = x[n++];
+        for (size_t i = 0, n = 0; width != s + 1 && i < k->width[4] && n < width; i++)
+            if (k->in[4][s * k->width[4] + i] >= 0)
+                row[(size_t)k->in[4][s * k->width[4] + i]] = x[n++];
     }
 }
 
@@ -181,6 +182,90 @@ static void attention_scores(struct alone *o)
     o->w->cx.probe = &p.probe;
     attend(o);
     o->w->cx.probe = NULL;
+}
+
+/* --- the indexer --- */
+
+static void index_wk(struct alone *o) { linear(o, &o->l->self_attn.indexer.wk); }
+static void index_wq_b(struct alone *o) { linear(o, &o->l->self_attn.indexer.wq_b); }
+static void index_weights_proj(struct alone *o) { index_head_weights(o->w, &o->l->self_attn, o->k->out, o->k->in[0], o->k->S); }
+
+static void index_norm(struct alone *o)
+{
+    const struct mla *a = &o->l->self_attn;
+    size_t D = o->dims->index_dim;
+    memcpy(o->k->out, o->k->in[0], o->k->S * D * sizeof *o->k->out);
+    for (size_t s = 0; s < o->k->S; s++)
+        op_index_norm(o->w->cx.k, o->k->out + s * D, a->indexer.k_norm, a->indexer.k_norm_bias, D);
+}
+
+static void index_rope(struct alone *o, size_t vectors)
+{
+    size_t D = o->dims->index_dim, width = vectors * D;
+    memcpy(o->k->out, o->k->in[0], o->k->S * width * sizeof *o->k->out);
+    for (size_t s = 0; s < o->k->S; s++)
+        op_rope(o->k->out + s * width, vectors, D, o->w->cos_sin + s * o->w->rope.dim, &o->w->index_rope);
+}
+
+static void index_rope_k(struct alone *o) { index_rope(o, 1); }
+static void index_rope_q(struct alone *o) { index_rope(o, o->dims->index_heads); }
+
+/* Makes the queries of in[i] codes, in w->index_q. w [S,H] becomes the weights of the heads. */
+static void index_codes(struct alone *o, int i, float *w)
+{
+    struct indexer ix = index_of(o->w);
+    memcpy(o->w->index_q, o->k->in[i], o->k->S * ix.heads * ix.dim * sizeof *o->w->index_q);
+    op_index_queries(&o->w->cx, o->w->index_q, w, &ix, o->k->S);
+}
+
+static void index_weights(struct alone *o)
+{
+    memcpy(o->k->out, o->k->in[0], o->k->S * o->dims->index_heads * sizeof *o->k->out);
+    index_codes(o, 1, o->k->out);
+}
+
+struct index_probe {
+    struct op_probe probe; /* the first member, so it has the same address */
+    const struct operator_call *k;
+};
+
+static void see_index_scores(struct op_probe *probe, const char *name, size_t first, size_t count, const void *data, int integers, size_t width)
+{
+    const struct operator_call *k = ((const struct index_probe *)(const void *)probe)->k;
+    (void)integers;
+    for (size_t s = 0; s < count && !strcmp(name, "scores"); s++)
+        memcpy(k->out + (first + s) * k->S, (const float *)data + s * width, width * sizeof(float));
+}
+
+/* [S, S]; a row has -infinity for later rows. */
+static void index_scores(struct alone *o)
+{
+    struct indexer ix = index_of(o->w);
+    struct index_probe p = {.probe = {see_index_scores, 1}, .k = o->k};
+    index_codes(o, 0, o->w->index_w);
+    memcpy(o->w->index_w, o->k->in[1], o->k->S * ix.heads * sizeof *o->w->index_w);
+    for (size_t i = 0; i < o->k->S * o->k->S; i++)
+        o->k->out[i] = -INFINITY;
+    for (size_t s = 0; s < o->k->S; s++) {
+        memcpy(o->w->index_k, o->k->in[2] + s * ix.dim, ix.dim * sizeof *o->w->index_k);
+        op_index_key(&ix, kvcache_index_row(&o->cache, 0, o->rows[s].slot), o->w->index_k);
+        o->w->index_seen[s] = (struct timeline){kvcache_index_layer(&o->cache, 0), o->cache.slots, s + 1};
+    }
+    o->w->cx.probe = &p.probe;
+    op_index_choose(&o->w->cx, o->w->kept, o->w->index_q, o->w->index_w, o->w->index_seen, &ix, o->k->S, o->w->context);
+    o->w->cx.probe = NULL;
+}
+
+static void index_kept(struct alone *o)
+{
+    struct indexer ix = index_of(o->w);
+    size_t most = o->dims->index_topk;
+    for (size_t s = 0; s < o->k->S; s++) {
+        if (s >= ix.kept)
+            op_index_keep(o->w->kept, o->k->in[0] + s * o->k->width[0], s + 1, &ix);
+        for (size_t i = 0; i < most; i++)
+            o->k->out[s * most + i] = i > s || i >= ix.kept ? -1.0f : s < ix.kept ? (float)i : (float)o->w->kept[i];
+    }
 }
 
 /* --- the feed-forward part --- */
@@ -311,6 +396,15 @@ static const struct {
     {"self_attn.kv_a_layernorm.output", latents},
     {"self_attn.q_rope", rope_of_queries},
     {"self_attn.k_rope", rope_of_keys},
+    {"self_attn.indexer.wk.output", index_wk},
+    {"self_attn.indexer.k_norm.output", index_norm},
+    {"self_attn.indexer.k", index_rope_k},
+    {"self_attn.indexer.wq_b.output", index_wq_b},
+    {"self_attn.indexer.weights_proj.output", index_weights_proj},
+    {"self_attn.indexer.q", index_rope_q},
+    {"self_attn.indexer.weights", index_weights},
+    {"self_attn.indexer.scores", index_scores},
+    {"self_attn.indexer.kept", index_kept},
     {"self_attn.scores.H", attention_scores},
     {"self_attn.o_proj.input", attention},
     {"self_attn.o_proj.output", o_proj},

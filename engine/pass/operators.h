@@ -20,9 +20,9 @@ struct operator_call {
     /* [S, width]; the inputs in the order of `verbatim replay`. NULL: the model has no such input. Tokens, experts and groups must
      * be in range, and a row must have no group twice. */
     const float *in[OPERATOR_INPUTS];
-    size_t kept;        /* attention: numbers in a row of in[4]. Row s attends to these positions, which are in 0..s, if it is not among the
-                           first index_topk rows; numbers below 0 are left out */
-    float *out;         /* [S, width]; scores: [S, S] */
+    size_t width[OPERATOR_INPUTS]; /* numbers in a row of each input. Attention: row s attends to the positions of in[4], which are in 0..s, if it
+                                      is not among the first index_topk rows; numbers below 0 are left out. Scores have at least S numbers */
+    float *out;         /* [S, width]; scores: [S, S]; kept positions: ascending, and then -1 */
 };
 
 /* Computes k->out in w, which has room for k->S rows. The operator must exist in this layer of the model. Returns

@@ -121,6 +121,9 @@ static const struct { const char *model, *dump, *replay; } same_bits[] = {
     {"v2", "--precision=q8", "--precision=q8"},
     {"v2-lite", NULL, NULL},
     {"glm5", "--cache-type=bf16", "--cache-type=bf16"}, /* index_topk is less than the number of tokens */
+    {"glm5", "--precision=bf16", "--precision=bf16"},
+    {"v32", "--precision=bf16", "--precision=bf16"},
+    {"v32", "--convention=indexer-codes=fp8,indexer-weights=bf16", "--convention=indexer-codes=fp8,indexer-weights=bf16"},
     {"moonlight", "--isa=scalar", NULL},
     {"mistral4", "--precision=bf16", "--precision=bf16"},
 };
@@ -132,7 +135,8 @@ TEST(the_engine_repeats_every_value_of_its_dumps_bit_for_bit)
     for (size_t i = 0; i < COUNT(same_bits); i++) {
         const char *one = "--threads=1";
         snprintf(model, sizeof model, TINY "%s", same_bits[i].model);
-        DUMP(a, model, "--tokens", TOKENS, same_bits[i].dump ? same_bits[i].dump : one);
+        int sparse = !strcmp(same_bits[i].model, "glm5") || !strcmp(same_bits[i].model, "v32"); /* tokens are kept by their scores */
+        DUMP(a, model, "--tokens", TOKENS, sparse ? "--taps=*,*.indexer.scores" : one, same_bits[i].dump ? same_bits[i].dump : one);
         json_t *told = json_of_code(0, (const char *const[]){verbatim, "replay", model, "all", "--input", a, "-o", out, "--force", "--json",
                                                              same_bits[i].replay ? same_bits[i].replay : one, NULL});
         json_t *j = DIFF(0, out, a, "--bits");

@@ -19,7 +19,7 @@ struct judge {
     double *dump, *squares;       /* [rows, stride]: the dump's numbers; [rows, width]: sums of squares of what noise moves */
     size_t stride;
     double *last;                 /* [width]: variances */
-    double *chosen_from, *moved;  /* of choices: [rows]: the largest change of a candidate by noise */
+    double *moved;                /* of choices: [rows, candidates]: the largest change of each candidate by noise */
     unsigned char *there, *present, *tie;
     int32_t *tokens;
 };
@@ -34,11 +34,15 @@ static void not_judged(struct local_result *r, const char *format, const char *n
 /* Rows in which a merged router chooses otherwise, or nearly so, are another computation. */
 static void find_ties(struct judge *j, int depth)
 {
-    static const char *const of[][2] = {{"experts", "choice"}, {"experts", "scores"}, {"groups", "group_scores"}};
+    static const char *const of[][2] = {{"mlp.gate.experts", "mlp.gate.choice"}, {"mlp.gate.experts", "mlp.gate.scores"},
+                                        {"mlp.gate.groups", "mlp.gate.group_scores"}, {"self_attn.indexer.kept", "self_attn.indexer.scores"}};
     char name[NAMING_ROOM], by[NAMING_ROOM];
-    for (size_t i = 0; i < 3; i++) {
-        snprintf(name, sizeof name, "model.layers.%d.mlp.gate.%s", j->call.layer, of[i][0]);
-        snprintf(by, sizeof by, "model.layers.%d.mlp.gate.%s", j->call.layer, of[i][1]);
+    for (size_t i = 0; i < 4; i++) {
+        int layer = j->call.layer; /* shared layers use the tokens that an earlier layer keeps */
+        while (i == 3 && layer > 0 && config_layer_is_shared(reference_config(j->v->r), layer))
+            layer--;
+        snprintf(name, sizeof name, "model.layers.%d.%s", layer, of[i][0]);
+        snprintf(by, sizeof by, "model.layers.%d.%s", layer, of[i][1]);
         const struct local_value *found[4] = {NULL, NULL, NULL, NULL}; /* choices and candidates, exact and noisy */
         for (int noisy = 0; noisy < 2; noisy++)
             for (size_t k = 0; k < j->v->count[noisy]; k++) {
@@ -58,7 +62,7 @@ static void find_ties(struct judge *j, int depth)
                 int in = 0;
                 for (size_t x = 0; x < k; x++)
                     in |= found[0]->x[s * k + x] == (double)e;
-                moved = fmax(moved, fabs(c[e] - d[e]));
+                moved = fmax(moved, isfinite(c[e]) ? fabs(c[e] - d[e]) : 0);
                 least = in ? fmin(least, c[e]) : least;
                 next = in || !isfinite(c[e]) ? next : fmax(next, c[e]);
             }
@@ -81,9 +85,8 @@ static int one_run(struct judge *j, uint64_t seed, int depth, size_t width)
     k.absorbed = seed % 2 == 0;
     if (found && j->op->chooses) {
         for (size_t i = 0; i < j->v->rows * k.in_width[0]; i++) {
-            size_t s = i / k.in_width[0];
             double moved = fabs(k.in[0][i] - j->call.in[0][i]);
-            j->moved[s] = moved > j->moved[s] ? moved : j->moved[s];
+            j->moved[i] = moved > j->moved[i] ? moved : j->moved[i]; /* NaN, of masked scores, is not */
         }
     } else if (found) {
         k.out = cli_must(calloc(n + 1, sizeof *k.out));
@@ -217,9 +220,11 @@ static void judge_choice(struct judge *j, size_t row, size_t k)
     struct local_result *r = j->result;
     size_t E = j->call.in_width[0];
     const double *x = j->dump + row * k, *y = j->call.out + row * k, *c = j->call.in[0] + row * E;
-    double gap = 0, largest = 0, bound;
-    for (size_t e = 0; e < E; e++)
+    double gap = 0, largest = 0, moved = 0, bound;
+    for (size_t e = 0; e < E; e++) {
         largest = fmax(largest, isfinite(c[e]) ? fabs(c[e]) : 0);
+        moved = fmax(moved, j->moved[row * E + e]);
+    }
     for (size_t i = 0; i < k; i++) {
         int outside = !(x[i] >= 0 && x[i] < (double)E), twice = diff_holds(x, i, x[i]);
         for (size_t n = 0; n < k && !outside && !diff_holds(y, k, x[i]); n++)
@@ -227,7 +232,7 @@ static void judge_choice(struct judge *j, size_t row, size_t k)
                 gap = fmax(gap, c[(size_t)y[n]] - c[(size_t)x[i]]);
         gap = outside || twice ? INFINITY : gap;
     }
-    bound = 2 * (j->unit * largest + LOCAL_TIMES * j->moved[row]);
+    bound = 2 * (j->unit * largest + LOCAL_TIMES * moved);
     for (size_t i = 0; i < k; i++)
         if (!diff_holds(y, k, x[i])) {
             r->verdict = r->verdict < ROUNDING ? ROUNDING : r->verdict;
@@ -241,11 +246,55 @@ static void judge_choice(struct judge *j, size_t row, size_t k)
     r->ratio = fmax(r->ratio, gap > 0 ? gap / bound : 0);
 }
 
+static int is_kept(const struct judge *j) { return !strcmp(j->op->name, "indexer-kept"); }
+
+/* The dump kept other tokens. Each score has a range, which half an ulp and the noise make, and which is rounded if the convention wants
+ * BF16. The choice is wrong if the range of a token that is missing lies above that of one that is kept instead. */
+static void judge_kept(struct judge *j, size_t row, size_t k)
+{
+    struct local_result *r = j->result;
+    size_t E = j->call.in_width[0], count = row - local_base(j->v, j->s->depth) + 1, here = 0, missing = count, extra = count;
+    const double *x = j->dump + row * j->stride, *y = j->call.out + row * k, *c = j->call.in[0] + row * E;
+    unsigned char *kept = cli_must(calloc(count + 1, 1)); /* 1: by the dump; 2: by the reference */
+    double above = -INFINITY, below = INFINITY, *moved = j->moved + row * E;
+    for (size_t i = 0; i < j->stride; i++)
+        if (x[i] >= 0 && x[i] < (double)count && x[i] == floor(x[i]) && !kept[(size_t)x[i]])
+            kept[(size_t)x[i]] = 1, here++;
+    for (size_t i = 0; i < k && y[i] >= 0; i++)
+        kept[(size_t)y[i]] |= 2;
+    for (size_t t = 0; t < count; t++) {
+        double range = half_ulp(j, fabs(c[t])) + LOCAL_TIMES * moved[t], low = c[t] - range, high = c[t] + range;
+        if (j->v->conventions.value[INDEXER_SCORES]) {
+            low = diff_round(DIFF_BF16, low);
+            high = diff_round(DIFF_BF16, high);
+        }
+        if (kept[t] == 2 && low > above) {
+            above = low;
+            missing = t;
+        }
+        if (kept[t] == 1 && high < below) {
+            below = high;
+            extra = t;
+        }
+    }
+    if (missing < count || extra < count)
+        r->verdict = r->verdict < ROUNDING ? ROUNDING : r->verdict;
+    size_t wanted = count < k ? count : k;
+    if (here != wanted || above > below)
+        r->wrong_rows++;
+    if (here != wanted && !*r->why)
+        snprintf(r->why, sizeof r->why, "index %d: %zu different tokens up to its own are kept, wanted %zu", (int)row - 1, here, wanted);
+    else if (above > below && !*r->why)
+        snprintf(r->why, sizeof r->why, "index %d: token %zu with score %.6g is kept, but not token %zu with score %.6g; rounding explains %.3g",
+                 (int)row - 1, extra, c[extra], missing, c[missing], c[missing] - c[extra] - (above - below));
+    free(kept);
+}
+
 static int row_is_finite(const struct judge *j, size_t row)
 {
     for (int i = 0; i < REFERENCE_INPUTS; i++)
         for (size_t n = 0; j->call.in[i] && n < j->call.in_width[i]; n++)
-            if (!isfinite(j->call.in[i][row * j->call.in_width[i] + n]))
+            if (!isfinite(j->call.in[i][row * j->call.in_width[i] + n]) && (!is_kept(j) || isnan(j->call.in[i][row * j->call.in_width[i] + n])))
                 return 0;
     return 1;
 }
@@ -263,7 +312,9 @@ static void judge_rows(struct judge *j, size_t width)
         } else {
             r->verdict = r->verdict == NOT_COMPARED ? IDENTICAL : r->verdict;
             r->rows++;
-            if (j->op->chooses)
+            if (is_kept(j))
+                judge_kept(j, row, width);
+            else if (j->op->chooses)
                 judge_choice(j, row, width);
             else
                 judge_numbers(j, row, width);
@@ -282,7 +333,7 @@ static void judge_rows(struct judge *j, size_t width)
 /* The errors that the numbers of a row share, as local_bias.h says. */
 static void open_bias(struct judge *j, size_t width)
 {
-    static const char *const with_heads[] = {"q_proj", "q_b_proj", "rope-q", "attention"};
+    static const char *const with_heads[] = {"q_proj", "q_b_proj", "rope-q", "attention", "indexer-wq_b", "indexer-rope-q"};
     struct local_bias_shape shape = {.rows = j->v->rows, .width = width, .parts = 1, .runs = j->runs};
     int heads = 0;
     for (size_t i = 0; i < sizeof with_heads / sizeof *with_heads; i++)
@@ -292,8 +343,9 @@ static void open_bias(struct judge *j, size_t width)
     if (j->op->chooses || !j->op->width || j->groups || j->result->bias || j->reader)
         return;
     if (heads)
-        shape.parts = (size_t)reference_config(j->v->r)->num_attention_heads;
-    shape.turns = !strncmp(j->op->name, "rope-", 5);
+        shape.parts = (size_t)(strncmp(j->op->name, "indexer-", 8) ? reference_config(j->v->r)->num_attention_heads
+                                                                   : reference_config(j->v->r)->index_n_heads);
+    shape.turns = strstr(j->op->name, "rope-") != NULL;
     shape.of_row = (double)j->call.terms / 16 * 0x1p-48;
     if (j->op->of_router || !strcmp(j->op->name, "sum-of-experts"))
         shape.of_row += j->call.unit * j->call.unit / 3;
@@ -324,6 +376,7 @@ static void judge_operator(struct judge *j, int depth, size_t width)
         return;
     }
     snprintf(r->merged, sizeof r->merged, "%s", merged);
+    j->moved = cli_must(calloc(v->rows * j->call.in_width[0] + 1, sizeof *j->moved));
     for (size_t s = 0; s < v->rows && rows_of_expert(j); s++)
         j->present[s] &= j->there[s];
     local_compute(v, &j->call, depth, rows_of_expert(j));
@@ -343,6 +396,7 @@ static void judge_operator(struct judge *j, int depth, size_t width)
         not_judged(r, r->ties ? "%sa merged router has a tie in every row" : "%sthe dump lacks inputs of every row", "");
     for (int i = 0; i < REFERENCE_INPUTS; i++)
         free((void *)(uintptr_t)j->call.in[i]);
+    free(j->moved);
 }
 
 /* The rounding of the candidates of a choice, if they are the dump's. */
@@ -380,7 +434,7 @@ static void judge_series(struct judge *j, const struct diff_series *s)
     if (!j->op || !s->count || (j->reader && !j->reader->wants(j->op->name)))
         return;
     size_t width = local_width(j->v, j->op, layer), n = j->v->rows * width;
-    if ((s->width != width && j->op->width) || (s->dtype == DIFF_INTEGERS) != j->op->chooses) {
+    if ((s->width != width && j->op->width && !is_kept(j)) || (s->dtype == DIFF_INTEGERS) != j->op->chooses) {
         not_judged(r, "it is %s, which is no shape of this model", s->shape);
         r->verdict = STRUCTURAL;
         return;
@@ -391,7 +445,6 @@ static void judge_series(struct judge *j, const struct diff_series *s)
     j->squares = cli_must(calloc(n + 1, sizeof *j->squares));
     j->call.out = cli_must(calloc(n + 1, sizeof *j->call.out));
     j->call.slack = cli_must(calloc(n + 1, sizeof *j->call.slack));
-    j->moved = cli_must(calloc(j->v->rows + 1, sizeof *j->moved));
     j->there = cli_must(calloc(j->v->rows + 1, 1));
     j->present = cli_must(calloc(j->v->rows + 1, 1));
     j->tie = cli_must(calloc(j->v->rows + 1, 1));
@@ -403,7 +456,6 @@ static void judge_series(struct judge *j, const struct diff_series *s)
     free(j->squares);
     free(j->call.out);
     free(j->call.slack);
-    free(j->moved);
     free(j->there);
     free(j->present);
     free(j->tie);

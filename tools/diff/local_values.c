@@ -180,6 +180,25 @@ static const struct local_value *kept_of(struct local_values *v, const char *nam
     return n;
 }
 
+/* Scores of an indexer: one number for each token; a number that a row lacks is masked. */
+static const struct local_value *index_scores_of(struct local_values *v, const char *name, int depth, size_t width)
+{
+    const struct diff_series *s = diff_find(v->side, name, depth);
+    if (!s || s->dtype == DIFF_INTEGERS || !s->count)
+        return NULL;
+    struct local_value *n = add(v, 0, name, depth, width);
+    double *x = cli_must(malloc((v->rows * s->width + 1) * sizeof *x));
+    for (size_t i = 0; i < v->rows * s->width; i++)
+        x[i] = -INFINITY;
+    local_numbers(v, s, x, n->present, NULL);
+    for (size_t i = 0; i < v->rows * width; i++)
+        n->x[i] = i % width < s->width ? x[i / width * s->width + i % width] : -INFINITY;
+    free(x);
+    n->given = 1;
+    n->unit = local_unit(v, s);
+    return n;
+}
+
 static const struct local_value *given(struct local_values *v, const char *name, int depth, size_t width)
 {
     char experts[NAMING_ROOM];
@@ -188,6 +207,8 @@ static const struct local_value *given(struct local_values *v, const char *name,
         return tokens_of(v, depth);
     if (end && !strcmp(end, ".kept"))
         return kept_of(v, name, depth);
+    if (strstr(name, ".indexer.scores"))
+        return index_scores_of(v, name, depth, width);
     if (end && !strcmp(end, ".experts") && strlen(name) > 12 && !strcmp(end - 4, ".mlp.experts"))
         return experts_of(v, name, depth);
     snprintf(experts, sizeof experts, "%.*s.experts", end ? (int)(end - name) : 0, name);

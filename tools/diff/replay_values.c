@@ -85,7 +85,7 @@ static void check_given(const struct replay *p, const struct one *x, char why[51
         size_t width = local_width(&p->v, op, layer);
         if (!s)
             snprintf(why, 512, "%s has no %s, which is an input of %s", p->c->input, name, x->name);
-        else if (s->width != width)
+        else if (s->width != width && !naming_of_context(name)) /* rows of scores and of kept tokens grow with the context */
             snprintf(why, 512, "%s: rows of %s have %zu numbers, wanted %zu", p->c->input, name, s->width, width);
     }
 }
@@ -186,7 +186,7 @@ static int by_engine(const struct replay *p, struct one *x)
 {
     const struct cli *c = p->c;
     float *in[REFERENCE_INPUTS] = {NULL};
-    struct operator_call k = {.result = x->k.op->output, .layer = x->k.layer, .expert = x->k.expert, .S = x->end - x->base, .kept = x->k.in_width[4],
+    struct operator_call k = {.result = x->k.op->output, .layer = x->k.layer, .expert = x->k.expert, .S = x->end - x->base,
                               .first = local_position(&p->v, x->depth) + (int32_t)(x->base - local_base(&p->v, x->depth)),
                               .expanded = c->expanded && x->depth < 0};
     size_t width = x->k.op->width ? x->width : k.S;
@@ -196,6 +196,7 @@ static int by_engine(const struct replay *p, struct one *x)
     o.context = (int32_t)(c->context > 0 ? (size_t)c->context : k.S < most ? k.S : most);
     for (int i = 0; i < REFERENCE_INPUTS; i++) {
         size_t n = k.S * x->k.in_width[i], from = x->base * x->k.in_width[i];
+        k.width[i] = x->k.in_width[i];
         k.in[i] = in[i] = x->k.in[i] ? cli_must(malloc((n + 1) * sizeof *in[i])) : NULL;
         for (size_t j = 0; j < n && in[i]; j++)
             in[i][j] = (float)x->k.in[i][from + j];
