@@ -146,16 +146,10 @@ struct counted { /* which experts each layer chose for the tokens with index `fi
     char *chosen;   /* [layers, E] */
 };
 
-static int ends_with(const char *name, const char *end)
-{
-    size_t length = strlen(name), n = strlen(end);
-    return length >= n && !strcmp(name + length - n, end);
-}
-
 static void count_experts(void *context, const vb_tap *tap)
 {
     struct counted *k = context;
-    if (tap->depth >= 0 || !ends_with(tap->name, ".mlp.gate.experts"))
+    if (tap->depth >= 0 || !cli_ends_with(tap->name, ".mlp.gate.experts"))
         return;
     for (size_t r = 0; r < tap->rows; r++)
         for (size_t i = 0; i < tap->inner && (size_t)tap->row[r].index >= k->first; i++)
@@ -302,15 +296,15 @@ void bench_count(void *counter, const vb_tap *tap)
         k->pass = tap->pass;
         k->depth = tap->depth;
     }
-    if (ends_with(tap->name, ".input_layernorm.input")) { /* every layer passes all rows of the pass to this tap */
+    if (cli_ends_with(tap->name, ".input_layernorm.input")) { /* every layer passes all rows of the pass to this tap */
         k->layer = tap->layer;
         k->rows = tap->rows;
         k->last = tap->row[tap->rows - 1].index;
-    } else if (ends_with(tap->name, ".mlp.gate.experts")) {
+    } else if (cli_ends_with(tap->name, ".mlp.gate.experts")) {
         for (size_t r = 0; r < tap->rows; r++)
             for (size_t i = 0; i < tap->inner; i++)
                 k->chosen[(size_t)tap->layer * k->E + (size_t)((const int32_t *)tap->data)[r * tap->stride + i]] = 1;
-    } else if (ends_with(tap->name, "head.output")) {
+    } else if (cli_ends_with(tap->name, "head.output")) {
         k->head_rows += tap->rows;
     }
 }

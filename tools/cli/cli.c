@@ -20,6 +20,12 @@ int cli_fail(const struct cli *c, int exit_code, const char *format, ...)
     return cli_error(c, &err);
 }
 
+int cli_ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
 int cli_error(const struct cli *c, const vb_error *err)
 {
     /* Names from outside can contain any bytes. Invalid bytes become U+FFFD and control characters become '?', so that

@@ -201,6 +201,8 @@ extern const struct command command_generate, command_verify, command_logits, co
 int cli_error(const struct cli *c, const vb_error *err);
 int cli_fail(const struct cli *c, int exit_code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+int cli_ends_with(const char *text, const char *end);
+
 /* Parses the arguments from argv[2] on. Reports errors. */
 int cli_parse(struct cli *c, int argc, char **argv);
 /* Frees what cli_parse allocated for options. */
@@ -217,6 +219,7 @@ int cli_help_topic(const struct cli *c, const char *topic, int is_short);
 
 /* The edit distance of two words: how many letters must be changed, inserted, deleted or swapped with a neighbour. */
 size_t cli_distance(const char *a, size_t a_length, const char *b, size_t b_length);
+int cli_ends_with(const char *text, const char *end);
 
 /* Checks the sampling options and stores them in session.sampling. Reports errors. */
 int cli_sampling(struct cli *c);

@@ -277,16 +277,10 @@ int cli_routes_in(struct cli *c, size_t tokens, size_t most)
 
 /* ---- --routes-out ------------------------------------------------------------------------------------------------------ */
 
-static int ends_with(const char *path, const char *end)
-{
-    size_t n = strlen(path), m = strlen(end);
-    return n > m && !strcmp(path + n - m, end);
-}
-
 int cli_check_routes_out(const struct cli *c)
 {
     const char *path = c->routes_out;
-    if (path && !ends_with(path, ".safetensors") && !ends_with(path, ".npy") && !ends_with(path, ".json"))
+    if (path && !cli_ends_with(path, ".safetensors") && !cli_ends_with(path, ".npy") && !cli_ends_with(path, ".json"))
         return cli_fail(c, EXIT_USAGE, "--routes-out is %.256s, wanted a name that ends in .safetensors, .npy or .json", path);
     return cli_check_file(c, "--routes-out", path);
 }
@@ -319,9 +313,9 @@ int cli_routes_out(const struct cli *c, const vb_routes *r)
     FILE *f = cli_file_begin(c, &file, c->routes_out);
     if (!f)
         return EXIT_OTHER;
-    if (ends_with(c->routes_out, ".npy")) {
+    if (cli_ends_with(c->routes_out, ".npy")) {
         write_npy(f, r);
-    } else if (ends_with(c->routes_out, ".json")) {
+    } else if (cli_ends_with(c->routes_out, ".json")) {
         char *text = routes_base64(r);
         fprintf(f, "{\"meta_info\": {\"routed_experts\": \"%s\"}}\n", text);
         free(text);

@@ -375,12 +375,6 @@ static void order_weights(const struct diff_side *side, const struct diff_series
 
 /* --- a tap --- */
 
-static int ends_with(const char *name, const char *end)
-{
-    size_t n = strlen(name), m = strlen(end);
-    return n >= m && !strcmp(name + n - m, end);
-}
-
 static void make_room(struct diff_work *w, size_t n)
 {
     double **rows[] = {&w->x, &w->y, &w->p, &w->q};
@@ -411,7 +405,7 @@ static void one_row(struct diff_work *w, struct tap *t, struct sums *sums, const
         w->x[i] = w->y[i] = strstr(t->a->name, ".self_attn.probabilities.") ? 0 : t->dtype == DIFF_INTEGERS ? -1 : -INFINITY;
     diff_numbers(t->a, row, w->x);
     diff_numbers(t->b, other, w->y);
-    if (ends_with(t->a->name, ".mlp.gate.weights")) {
+    if (cli_ends_with(t->a->name, ".mlp.gate.weights")) {
         order_weights(w->a, t->a, row, w->x, w->p);
         order_weights(w->b, t->b, other, w->y, w->p);
     }
@@ -505,8 +499,8 @@ static void compare(struct diff_work *w, struct tap *t)
         diff_structural(t, "another shape: %s and %s", a->shape, b->shape);
         return;
     }
-    t->is_choice = ends_with(a->name, ".mlp.gate.experts") || ends_with(a->name, ".mlp.gate.groups");
-    t->is_logits = (ends_with(a->name, "lm_head.output") || ends_with(a->name, "shared_head.head.output")) && a->width &&
+    t->is_choice = cli_ends_with(a->name, ".mlp.gate.experts") || cli_ends_with(a->name, ".mlp.gate.groups");
+    t->is_logits = (cli_ends_with(a->name, "lm_head.output") || cli_ends_with(a->name, "shared_head.head.output")) && a->width &&
                    t->dtype != DIFF_INTEGERS;
     t->is_stats = a->is_stats || b->is_stats;
     t->bound = !w->bounds || t->dtype == DIFF_INTEGERS ? 0 : t->is_stats ? bounds_of_stats(w->bounds, a, t->dtype) : bounds_of(w->bounds, a, t->dtype);

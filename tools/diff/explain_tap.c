@@ -64,12 +64,6 @@ static double *input_rows(const struct tap_rows *r, const char *name, size_t *wi
     return NULL;
 }
 
-static int ends_with(const char *name, const char *end)
-{
-    size_t n = strlen(name), m = strlen(end);
-    return n >= m && !strcmp(name + n - m, end);
-}
-
 /* --- heads and RoPE --- */
 
 static size_t width_of(const struct tap_rows *r, const char *name)
@@ -88,15 +82,15 @@ static void find_heads(struct tap_rows *r)
     size_t n = width_of(r, ".self_attn.k_rope"), heads = n ? width_of(r, ".self_attn.q_rope") / n : 0;
     r->e.block_name = "head";
     for (size_t i = 0; i < 3; i++)
-        if (ends_with(name, with_heads[i]) && heads && r->e.width % heads == 0) {
+        if (cli_ends_with(name, with_heads[i]) && heads && r->e.width % heads == 0) {
             r->e.block = r->e.width / heads;
             r->e.rope = i < 2 && n < r->e.block ? n : 0;
         }
-    if (ends_with(name, ".q_rope") || ends_with(name, ".k_rope"))
+    if (cli_ends_with(name, ".q_rope") || cli_ends_with(name, ".k_rope"))
         r->e.block = r->e.rope = n;
-    if (ends_with(name, ".kv_a_proj_with_mqa.output") && n < r->e.width)
+    if (cli_ends_with(name, ".kv_a_proj_with_mqa.output") && n < r->e.width)
         r->e.rope = n;
-    if (strstr(name, ".mlp.gate.") && !ends_with(name, ".weights") && !ends_with(name, ".group_scores")) {
+    if (strstr(name, ".mlp.gate.") && !cli_ends_with(name, ".weights") && !cli_ends_with(name, ".group_scores")) {
         r->e.block = 1;
         r->e.block_name = "expert";
     }
@@ -106,7 +100,7 @@ static void find_heads(struct tap_rows *r)
 static double *before_rope(const struct tap_rows *r, const struct diff_side *side)
 {
     static const char *const of_q[] = {".self_attn.q_b_proj.output", ".self_attn.q_proj.output"}, *kv = ".self_attn.kv_a_proj_with_mqa.output";
-    int is_k = ends_with(r->t->a->name, ".k_rope");
+    int is_k = cli_ends_with(r->t->a->name, ".k_rope");
     const struct diff_series *s = NULL;
     char full[NAMING_ROOM];
     for (int i = 0; i < 2 && !s; i++) {
@@ -156,7 +150,7 @@ static void find_matrix(struct tap_rows *r)
     const char *name = r->t->a->name;
     char weight[NAMING_ROOM];
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
-        if (!ends_with(name, inputs[i][0]))
+        if (!cli_ends_with(name, inputs[i][0]))
             continue;
         r->x = input_rows(r, inputs[i][1], &r->matrix.inputs);
         snprintf(weight, sizeof weight, "%.*s.weight", (int)(strlen(name) - strlen(".output")), name);
@@ -272,7 +266,7 @@ void diff_explain(const struct tap *t, const struct diff_side *a, const struct d
         find_heads(&r);
         find_matrix(&r);
         find_experts(&r);
-        for (int i = 0; i < 2 && (ends_with(t->a->name, ".q_rope") || ends_with(t->a->name, ".k_rope")); i++)
+        for (int i = 0; i < 2 && (cli_ends_with(t->a->name, ".q_rope") || cli_ends_with(t->a->name, ".k_rope")); i++)
             r.before[i] = before_rope(&r, i ? b : a);
         r.e.before_a = r.before[0];
         r.e.before_b = r.before[1];

@@ -128,12 +128,6 @@ static int mix_file(const struct cli *c, SHA2_CTX *h, const char *dir, const cha
     return error ? cli_fail(c, EXIT_OTHER, "%s: %s", path, error == EINVAL ? "not a regular file" : strerror(error)) : EXIT_DONE;
 }
 
-static int ends_with(const char *name, const char *end)
-{
-    size_t n = strlen(name), m = strlen(end);
-    return n >= m && !strcmp(name + n - m, end);
-}
-
 /* Returns whether this entry of a directory is a file that the model is read from. */
 static int is_of_model(const struct dirent *e)
 {
@@ -142,7 +136,7 @@ static int is_of_model(const struct dirent *e)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(e->d_name, names[i]))
             return 1;
-    return ends_with(e->d_name, ".safetensors") && e->d_name[0] != '.';
+    return cli_ends_with(e->d_name, ".safetensors") && e->d_name[0] != '.';
 }
 
 /* Adds the model: a directory or a GGUF file. If the model consists of several GGUF files, only the first one is
