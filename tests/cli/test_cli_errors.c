@@ -363,6 +363,8 @@ TEST(output_takes_the_place_of_files_only)
     }
     REFUSE(USAGE, "--html is empty", "trace", V3, "--tokens", "5", "--html", "");
     REFUSE(USAGE, "-o is empty", "logits", V3, "--tokens", "5", "-o", "");
+    REFUSE(USAGE, "-o -: wanted the name of a file, not stdout", "logits", V3, "--tokens", "5", "-o", "-");
+    REFUSE(USAGE, "--html -: wanted the name of a file, not stdout", "trace", V3, "--tokens", "5", "--html", "-");
     remove_dir(dir);
 }
 

@@ -198,6 +198,7 @@ TEST(options_that_make_no_sense_with_it_are_refused)
         {"--prompts and --prefill onednn do not go together", {"--prefill", "onednn"}},
         {"--json wants -o", {"--json"}},
         {"-o is empty", {"-o", ""}},
+        {"-o -: wanted the name of a file; without -o, stdout gets the answers", {"-o", "-"}},
         {"--system wants --chat", {"--system", "x"}},
         {"--max-sequences is 65", {"--max-sequences", "65"}},
         {"--max-sequences is 0", {"--max-sequences", "0"}},

@@ -198,6 +198,8 @@ static int check_output(const struct cli *c, const char *option, const char *pat
     struct stat link, end;
     if (path && !*path)
         return cli_fail(c, EXIT_USAGE, "%s is empty", option);
+    if (path && !strcmp(path, "-"))
+        return cli_fail(c, EXIT_USAGE, "%s -: wanted the name of a file, not stdout", option);
     if (!path || lstat(path, &link) || S_ISREG(link.st_mode) || S_ISDIR(link.st_mode) ||
         (S_ISLNK(link.st_mode) && !stat(path, &end) && S_ISDIR(end.st_mode)))
         return EXIT_DONE;
@@ -275,7 +277,10 @@ static int check(struct cli *c)
     if (c->command->takes & TAKES_OUT && !c->out)
         return cli_fail(c, EXIT_USAGE, "-o is missing; see verbatim %s --help", c->command->name);
     /* with --prompts, answers are appended to the file, so a link is allowed */
-    int output = c->prompts || c->command->takes & TAKES_SCORE ? EXIT_DONE : check_output(c, "-o", c->out);
+    int appends = c->prompts || c->command->takes & TAKES_SCORE;
+    if (appends && c->out && !strcmp(c->out, "-"))
+        return cli_fail(c, EXIT_USAGE, "-o -: wanted the name of a file; without -o, stdout gets the answers or scores");
+    int output = appends ? EXIT_DONE : check_output(c, "-o", c->out);
     if (output == EXIT_DONE)
         output = check_output(c, "--html", c->html);
     if (output == EXIT_DONE)
