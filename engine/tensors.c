@@ -104,6 +104,8 @@ static enum weight_type weight_type_of(const char *dtype)
         return (enum weight_type)stored; /* both enums have one order (engine/model/model.c) */
     if (!strcmp(dtype, "I4"))
         return WEIGHT_I4;
+    if (!strcmp(dtype, "F4"))
+        return WEIGHT_F4;
     while (type < WEIGHT_ALL_TYPES && strcmp(quantised_format((enum weight_type)type)->name, dtype))
         type++;
     return (enum weight_type)type;
@@ -127,6 +129,9 @@ int vb_tensor_f32(const vb_tensor *t, size_t first, size_t count, float *out, vb
     } else if (type == WEIGHT_I4) {
         for (size_t i = 0; i < count; i++)
             out[i] = (float)((((const uint8_t *)t->data)[(first + i) / 2] >> (first + i) % 2 * 4 & 15) - 8);
+    } else if (type == WEIGHT_F4) { /* the scales are other tensors */
+        for (size_t i = 0; i < count; i++)
+            out[i] = 0.5f * (float)quantised_e2m1[((const uint8_t *)t->data)[(first + i) / 2] >> (first + i) % 2 * 4 & 15];
     } else if (count) { /* rows are whole blocks: one after the other they are one row */
         struct weight_view view = {.type = type, .data = t->data, .rows = 1, .cols = numbers, .stride = numbers};
         decode_weights(out, &view, 0, first, count);

@@ -8,7 +8,7 @@
 typedef struct vb_tensor {
     const char *name;
     const char *dtype; /* the name that safetensors files use for the type: "F32", "BF16", "F8_E4M3", "I64"; in GGUF files also
-                          "Q8_0", "Q4_K" ...; "I4": the packed codes of compressed-tensors in a model's directory */
+                          "Q8_0", "Q4_K" ...; "I4", "F4": packed codes in a model's directory */
     int32_t ndim;      /* number of dimensions; 0: the tensor is a single number */
     int64_t shape[VB_TENSOR_DIMS]; /* outermost dimension first */
     const void *data;  /* row-major and little-endian; the address need not be aligned */
@@ -39,8 +39,8 @@ int vb_tensors_find(const vb_tensors *tensors, const char *name, vb_tensor *out)
 const char *vb_tensors_metadata(const vb_tensors *tensors, const char *key);
 
 /* Converts `count` numbers of a tensor to f32. The first of them is number `first` of the tensor, counted from 0 in
- * row-major order. The tensor's type may be F32, F16, BF16, F8_E4M3, I4, any quantised type that vb_model_open supports,
- * F64, I64 or I32. Numbers of type F64, I64 and I32 are rounded to f32. Numbers of type F8_E4M3 and I4 (code - 8) are not
+ * row-major order. The tensor's type may be F32, F16, BF16, F8_E4M3, I4, F4, any quantised type that vb_model_open supports,
+ * F64, I64 or I32. Numbers of type F64, I64 and I32 are rounded to f32. Numbers of type F8_E4M3, I4 (code - 8) and F4 (E2M1) are not
  * multiplied by their scales, because the scales are in another tensor. Returns VB_UNSUPPORTED if the tensor has another type.
  * Returns VB_BAD_ARGUMENT if the tensor has fewer than first + count numbers. */
 int vb_tensor_f32(const vb_tensor *tensor, size_t first, size_t count, float *out, vb_error *err);

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-static int has_scales(const struct weight_view *w) { return w->type == WEIGHT_F8_E4M3 || w->type == WEIGHT_I4; }
+static int has_scales(const struct weight_view *w) { return w->type == WEIGHT_F8_E4M3 || w->type == WEIGHT_I4 || w->type == WEIGHT_F4; }
 
 /* Returns the matrix of the copy, without its data. */
 static struct weight_view shape_of(const struct weight_view *w, size_t count)

@@ -4,14 +4,14 @@
 
 #include "simd/quantised.h"
 
-/* Returns the bytes of `count` weights, for types that are not quantised. For I4, `count` is even. */
+/* Returns the bytes of `count` weights, for types that are not quantised. For I4 and F4, `count` is even. */
 static inline size_t weight_type_bytes(enum weight_type type, size_t count)
 {
-    static const unsigned char halves[WEIGHT_TYPES] = {8, 4, 4, 2, 1}; /* half bytes per weight */
+    static const unsigned char halves[WEIGHT_TYPES] = {8, 4, 4, 2, 1, 1}; /* half bytes per weight */
     return count * halves[type] / 2;
 }
 
-/* Returns the size of all rows in bytes. The padding of panels is included, but the scales of F8_E4M3 and I4 are not. */
+/* Returns the size of all rows in bytes. The padding of panels is included, but the scales of F8_E4M3, I4 and F4 are not. */
 static inline size_t weight_bytes(const struct weight_view *w)
 {
     if (w->panels)
@@ -38,6 +38,8 @@ static inline struct weight_view weight_rows(const struct weight_view *w, size_t
     part.data = (const char *)w->data + weight_type_bytes(w->type, first * w->stride);
     if (w->type == WEIGHT_I4)
         part.group_scale = (const char *)w->group_scale + first * (w->stride / 32) * sizeof(uint16_t);
+    if (w->type == WEIGHT_F4)
+        part.group_scale = (const char *)w->group_scale + first * (w->stride / w->group_size);
     part.scale_row = w->scale_row + first;
     return part;
 }

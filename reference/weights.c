@@ -87,12 +87,29 @@ static double element(const struct tensor *t, size_t at)
         return ref_bf16(half);
     case DTYPE_F8_E4M3:
         return ref_e4m3(bytes[at]);
+    case DTYPE_F4: {
+        static const double numbers[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+        unsigned code = bytes[at / 2] >> at % 2 * 4 & 15;
+        return code & 8 ? -numbers[code & 7] : numbers[code];
+    }
     case DTYPE_I4:
         memcpy(&word, bytes + at / 8 * 4, sizeof word);
         return (double)(word >> at % 8 * 4 & 15) - 8;
     default:
         return ref_decoded(t, at);
     }
+}
+
+/* Returns code * scale. MXFP4: the scale is 2^(e-127). NVFP4: E4M3 times or divided by a number for the whole matrix; double
+ * holds every product here exactly, and a quotient rounded to double and then to f32 is the quotient rounded to f32. */
+static double float_of_4_bits(const struct matrix *w, double code, size_t group)
+{
+    if (!w->tensor_scale) {
+        int e = ((const uint8_t *)w->scale->data)[group];
+        return e == 255 ? NAN : (float)(code * ldexp(1, e - 127));
+    }
+    double scale = element(w->scale, group), t = element(w->tensor_scale, 0);
+    return w->divides ? (float)(code * (float)(scale / t)) : (float)(code * scale * t);
 }
 
 void ref_row(const struct matrix *w, int i, double *out)
@@ -102,6 +119,10 @@ void ref_row(const struct matrix *w, int i, double *out)
     if (!w->scale)
         return;
     int blocks = (w->cols + w->block_cols - 1) / w->block_cols;
+    for (int j = 0; w->tensor->dtype == DTYPE_F4 && j < w->cols; j++)
+        out[j] = float_of_4_bits(w, out[j], (size_t)i * blocks + j / w->block_cols);
+    if (w->tensor->dtype == DTYPE_F4)
+        return;
     for (int j = 0; j < w->cols; j++) /* double holds the product exactly (4 + 24 bits at most): the only rounding is to f32 */
         out[j] = (float)(out[j] * element(w->scale, (size_t)(i / w->block_rows) * blocks + j / w->block_cols));
 }
@@ -147,6 +168,29 @@ static const struct tensor *find(struct reference_binder *b, const char *name, i
     return t;
 }
 
+static void bind_floats_of_4_bits(struct reference_binder *b, struct matrix *w, const char *name)
+{
+    char scale_name[272], other[272];
+    snprintf(scale_name, sizeof scale_name, "%s_scale", name);
+    const struct tensor *t = checkpoint_find(b->r->checkpoint, scale_name);
+    int nvfp4 = t && t->dtype == DTYPE_F8_E4M3;
+    w->block_rows = 1;
+    w->block_cols = nvfp4 ? 16 : 32;
+    if (w->cols % 32) {
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s has %d columns, wanted a multiple of 32", w->tensor->file, name, w->cols);
+        return;
+    }
+    w->scale = find(b, scale_name, w->rows, w->cols / w->block_cols);
+    if (!w->scale || !nvfp4)
+        return;
+    snprintf(scale_name, sizeof scale_name, "%s_scale_2", name);
+    snprintf(other, sizeof other, "%s_global_scale", name);
+    w->divides = checkpoint_find(b->r->checkpoint, other) != NULL;
+    w->tensor_scale = find(b, w->divides ? other : scale_name, 1, 1);
+    if (w->tensor_scale && w->tensor_scale->dtype != DTYPE_F32)
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32", w->tensor->file, scale_name, w->tensor_scale->dtype_name);
+}
+
 static void bind_name(struct reference_binder *b, struct matrix *w, int rows, int cols, const char *name)
 {
     const struct config *c = &b->r->config;
@@ -173,6 +217,8 @@ static void bind_name(struct reference_binder *b, struct matrix *w, int rows, in
         w->scale = find(b, scale_name, rows, cols / 32);
         if (w->scale && w->scale->dtype != DTYPE_BF16)
             b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted BF16", w->scale->file, scale_name, w->scale->dtype_name);
+    } else if (t->dtype == DTYPE_F4) {
+        bind_floats_of_4_bits(b, w, name);
     } else if (t->dtype == DTYPE_F8_E4M3) {
         w->block_rows = c->fp8_block_rows ? c->fp8_block_rows : rows;
         w->block_cols = c->fp8_block_cols ? c->fp8_block_cols : cols;

@@ -87,6 +87,37 @@ static inline float weight_i4(const struct weight_view *w, size_t at)
     return w->rounded ? round_to_bf16(weight) : weight;
 }
 
+/* Sets weights[code] to the weight of each code in group `group` of an F4 matrix; the groups of all rows are numbered in one
+ * sequence. */
+static inline void f4_weights(float weights[16], const struct weight_view *w, size_t group)
+{
+    static const float e2m1[16] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+    unsigned code = ((const uint8_t *)w->group_scale)[group];
+    float scale, factor = 1.0f;
+    if (w->group_size == 32) {
+        scale = bits_to_f32(code == 255 ? 0x7fc00000 : code ? code << 23 : 0x400000); /* 2^-127 is subnormal */
+    } else {
+        scale = w->divides ? e4m3_to_f32((uint8_t)code) / w->tensor_scale : e4m3_to_f32((uint8_t)code);
+        factor = w->divides ? 1.0f : w->tensor_scale;
+    }
+    for (int c = 0; c < 16; c++) {
+        float weight = e2m1[c] * scale * factor;
+        weights[c] = w->rounded ? round_to_bf16(weight) : weight;
+    }
+}
+
+/* Decodes columns [j, j + count) of row i of an F4 matrix. */
+static inline void decode_f4(float *out, const struct weight_view *w, size_t i, size_t j, size_t count)
+{
+    float weights[16];
+    const uint8_t *codes = w->data;
+    for (size_t at = i * w->stride + j, end = at + count, first = at; at < end; at++) {
+        if (at == first || at % w->group_size == 0)
+            f4_weights(weights, w, at / w->group_size);
+        *out++ = weights[codes[at / 2] >> at % 2 * 4 & 15];
+    }
+}
+
 /* Rounds x to BF16 as kernel `narrow` does (kernels.h). It has no branch, so that compilers can vectorise loops that
  * call it. */
 static inline uint16_t f32_to_bf16_x(float f)
@@ -129,6 +160,9 @@ static inline void decode_weights(float *out, const struct weight_view *w, size_
     case WEIGHT_I4:
         for (size_t k = 0; k < count; k++)
             out[k] = weight_i4(w, at + k);
+        break;
+    case WEIGHT_F4:
+        decode_f4(out, w, i, j, count);
         break;
     default:
         decode_quantised(out, w, i, j, count);

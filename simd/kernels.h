@@ -27,7 +27,7 @@
  * Rule 4 defines fma_rows: y[c] starts at +0, and y[c] = fma(x[n], w[n,c], y[c]) for n ascending. Each c has one sum.
  *
  * Weights are converted to f32 first. F32, F16 and BF16 are exact; F8_E4M3 is fl32(e4m3(code) * scale), with one
- * rounding; I4 is fl32((code - 8) * scale), which is exact unless it overflows.
+ * rounding; I4 is fl32((code - 8) * scale), which is exact unless it overflows. struct weight_view defines F4.
  *
  * Rule 2 defines the dot product for quantised weights. x is quantised too, in groups of 32 (struct quantised_group). A
  * weight is an integer q_w; each group of 32 weights has a scale sw and, in some types, a minimum mw
@@ -57,7 +57,7 @@
 #define QUANTISED_GROUP 32 /* numbers of x that share a scale */
 
 enum weight_type {
-    WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_F8_E4M3, WEIGHT_I4,
+    WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_F8_E4M3, WEIGHT_I4, WEIGHT_F4,
     WEIGHT_TYPES, /* the number of types that follow rule 1; the types below are quantised and follow rule 2 */
     WEIGHT_Q8_0 = WEIGHT_TYPES, WEIGHT_Q4_0, WEIGHT_Q5_0, WEIGHT_Q5_1, WEIGHT_Q4_K, WEIGHT_Q5_K, WEIGHT_Q6_K,
     WEIGHT_MXFP4,
@@ -69,6 +69,8 @@ enum weight_type {
     WEIGHT_KINDS
 };
 
+/* Codes of 4 bits that follow rule 1. */
+static inline int weight_is_packed(enum weight_type type) { return type == WEIGHT_I4 || type == WEIGHT_F4; }
 static inline int weight_is_quantised(enum weight_type type) { return type >= WEIGHT_TYPES; }
 
 /* A matrix [rows, cols] in the row-major layout of the checkpoint. `data` need not be aligned, because it may point
@@ -81,6 +83,12 @@ static inline int weight_is_quantised(enum weight_type type) { return type >= WE
  * An I4 matrix has codes of 4 bits. Byte b of a row has the code of column 2b in its low half, and the code of column 2b+1 in its
  * high half. There is one scale for each 32 weights of a row. `stride` is a multiple of 32.
  *
+ * An F4 matrix has codes of E2M1, two in a byte as in I4: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and from 8 on the same with a minus
+ * sign. MXFP4 has group_size 32: the scale of a group is 2^(e-127), where e is a byte and 255 is NaN, and a weight is the product
+ * e2m1 * scale. NVFP4 has group_size 16: the scale is E4M3, and there is one f32 number t for the whole matrix (tensor_scale). If
+ * `divides` is 0, a weight is fl32((e2m1 * scale) * t), where the first product is exact. If `divides` is 1, it is
+ * fl32(e2m1 * fl32(scale / t)).
+ *
  * The rows of a quantised matrix consist of GGUF blocks (quantised.h); `cols` and `stride` are then multiples of the
  * number of weights in a block. Q8_0, Q4_0 and Q4_BF16 matrices may consist of panels instead. */
 struct weight_view {
@@ -89,8 +97,12 @@ struct weight_view {
     size_t rows, cols, stride; /* stride: elements from one row to the next */
     const float *scale;        /* F8_E4M3 only, else NULL */
     size_t scale_stride, scale_row, scale_col, block_rows, block_cols;
-    const void *group_scale;   /* I4 only: BF16 numbers, stride/32 for each row of this view; need not be aligned */
-    int rounded;               /* I4 only: nonzero if weights are rounded to BF16, to nearest, ties to even */
+    const void *group_scale;   /* I4: BF16 numbers, stride/32 for each row of this view; need not be aligned. F4: bytes,
+                                  stride/group_size for each row */
+    size_t group_size;         /* F4 only: 16 (NVFP4) or 32 (MXFP4) */
+    float tensor_scale;        /* F4 with group_size 16 only */
+    int divides;               /* F4 with group_size 16 only: nonzero if scales are divided by tensor_scale */
+    int rounded;               /* I4 and F4 only: nonzero if weights are rounded to BF16, to nearest, ties to even */
     int packed;                /* F32 only: rows are in packed order, padded with +0 (as the rows of the KV cache are) */
     int panels;                /* Q8_0, Q4_0 and Q4_BF16 only: nonzero if the member `data` is the address of panels (quantised.h), which are 64-byte aligned */
     size_t panel_row;          /* used if `panels` is nonzero: row 0 of this view is row panel_row of the panels */
@@ -144,7 +156,7 @@ struct kernels {
     void (*matmul[WEIGHT_TYPES])(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                                  const float *x, size_t ldx, size_t T, void *scratch);
 
-    /* Does what matmul does, for BF16 and I4 weights in precision bf16. x holds BF16 numbers in natural order, as `narrow`
+    /* Does what matmul does, for BF16, I4 and F4 weights in precision bf16. x holds BF16 numbers in natural order, as `narrow`
      * writes them, and ldx counts these numbers. If learns_magnitudes is nonzero and *w->magnitudes is
      * MAGNITUDES_UNKNOWN, the function looks for a nonzero weight smaller than 2^-56 in magnitude in rows [n0, n1).
      * If it finds such a weight, it sets *w->magnitudes to MAGNITUDES_TINY. If the value is still MAGNITUDES_UNKNOWN

@@ -68,12 +68,29 @@ static void decode_groups_of_i4(const struct vector_loops *v, float *out, const 
         memcpy(out + whole, decoded, tail * sizeof *out);
 }
 
+/* F4 weights. All instruction sets share this code; only packing is theirs. */
+static void decode_chunks_of_f4(const struct vector_loops *v, float *out, const struct weight_view *w, size_t i, size_t j, size_t n, int packed)
+{
+    for (size_t k = 0; packed && k < n; k += DOT_CHUNK) {
+        float chunk[DOT_CHUNK];
+        size_t count = min_size(n - k, DOT_CHUNK);
+        decode_f4(chunk, w, i, j + k, count);
+        v->pack(out + k, chunk, count);
+    }
+    if (!packed)
+        decode_f4(out, w, i, j, n);
+}
+
 /* A run of F8 weights shares one scale. */
 void tiled_decode(const struct vector_loops *v, float *out, const struct weight_view *w, size_t i, size_t j, size_t n,
                   int packed)
 {
     if (w->type == WEIGHT_I4) {
         decode_groups_of_i4(v, out, w, i, j, n, packed);
+        return;
+    }
+    if (w->type == WEIGHT_F4) {
+        decode_chunks_of_f4(v, out, w, i, j, n, packed);
         return;
     }
     if (w->type != WEIGHT_F8_E4M3) {
@@ -290,7 +307,7 @@ static void multiply_block(const struct product *p, size_t n, size_t rows, size_
 static void multiply(struct product *p, size_t n0, size_t n1, size_t T)
 {
     const struct weight_view *w = p->w;
-    int whole = w->cols % DOT_CHUNK == 0, rare = w->type == WEIGHT_F16 || w->type == WEIGHT_F8_E4M3 || w->type == WEIGHT_I4;
+    int whole = w->cols % DOT_CHUNK == 0, rare = w->type == WEIGHT_F16 || w->type == WEIGHT_F8_E4M3 || w->type == WEIGHT_I4 || w->type == WEIGHT_F4;
     p->many = T > FEW_TOKENS;
     p->decoded = !w->packed && (rare || !whole || (w->type == WEIGHT_F32 && p->many));
     if (w->cols == 0) {

@@ -6,7 +6,7 @@
  * vector_loops). tiles.c cuts matrices into tiles, and strips.c into strips.
  *
  * Tile functions handle whole chunks only, and strip functions whole strips only. If K ends inside a chunk, or if
- * fewer than HALF_STRIP columns are left, the weights are first decoded to f32 and padded with +0. F16, F8 and I4 weights are
+ * fewer than HALF_STRIP columns are left, the weights are first decoded to f32 and padded with +0. F16, F8, I4 and F4 weights are
  * always decoded to f32 first. If fewer than TILE_ROWS rows are left, tiles.c repeats one of them in
  * the tile and discards the extra sums. */
 #ifndef VB_TILES_H

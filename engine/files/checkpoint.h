@@ -11,9 +11,9 @@
 
 #include "engine/base/support.h"
 
-enum dtype { /* in the order of enum weight_type (simd/kernels.h); I4 are the packed codes of compressed-tensors;
+enum dtype { /* in the order of enum weight_type (simd/kernels.h); I4 and F4 are packed codes of 4 bits;
               Q8_0 and the types after it occur only in GGUF files */
-    DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F8_E4M3, DTYPE_I4,
+    DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F8_E4M3, DTYPE_I4, DTYPE_F4,
     DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
     DTYPE_MXFP4,
     DTYPE_IQ2_XXS, DTYPE_IQ2_XS, DTYPE_IQ2_S, DTYPE_IQ3_XXS, DTYPE_IQ3_S, DTYPE_IQ1_S, DTYPE_IQ1_M, DTYPE_TQ1_0, DTYPE_TQ2_0,
@@ -27,7 +27,7 @@ static inline int dtype_is_quantised(enum dtype dtype) { return dtype >= DTYPE_Q
 struct tensor {
     const char *name;
     enum dtype dtype;
-    char dtype_name[16];           /* the dtype as the file names it, for example "BF16" or "I64"; "I4" if dtype is DTYPE_I4 */
+    char dtype_name[16];           /* the dtype as the file names it, for example "BF16" or "I64"; "I4" or "F4" for packed codes */
     int ndim;
     int64_t shape[TENSOR_MAX_DIMS];
     const void *data;              /* in the mapping or in a copy, maybe not aligned; NULL if the checkpoint has no weights */

@@ -37,6 +37,7 @@ int checkpoint_build_index(struct checkpoint *c, vb_error *err);
  *   - The prefix of a language model inside a larger model is replaced by "model.".
  *   - The tensors mlp.experts.gate_up_proj and down_proj of all experts become one matrix for each expert.
  *   - NAME.weight_packed, I32 [rows, cols/8], becomes NAME.weight, I4 [rows, cols].
+ *   - NAME.weight_packed or NAME.weight, U8 [rows, cols/2], becomes NAME.weight, F4 [rows, cols].
  *   - A number without dimensions, which is a scale for a whole FP8 matrix, gets the shape [1,1]. */
 int checkpoint_rename(struct checkpoint *c, vb_error *err);
 /* Ends the opening of a checkpoint. `rc` is the result so far. If rc is VB_OK, the function builds the index unless it

@@ -169,34 +169,60 @@ static int must_equal(const struct config_reader *r, const char *inside, const j
 }
 
 /* Reads the quantization_config of compressed-tensors: one group of matrices, whose weights are packed codes of 4 bits with one
- * scale for each 32. `targets` and `ignore` are not read: matrices whose codes are in the checkpoint are quantised. */
+ * scale for each 32, or codes of E2M1 as MXFP4 or NVFP4. `targets` and `ignore` are not read: matrices whose codes are in the
+ * checkpoint are quantised. What the file says about activations is refused with integers, and ignored with E2M1. */
 static int read_compressed_tensors(const struct config_reader *r, const json_t *q)
 {
     static const char groups_key[] = "quantization_config.config_groups", group_key[] = "quantization_config.config_groups.group_0",
                       inside[] = "quantization_config.config_groups.group_0.weights";
     static const char *const unused[] = {"input_activations", "output_activations"}, *const kv = "kv_cache_scheme";
     const json_t *groups = json_object_get(q, "config_groups"), *group = json_object_get(groups, "group_0"), *weights;
-    int rc;
-    if ((rc = config_must_be(r, "quantization_config", q, "format", "pack-quantized", 1)))
+    const char *format = json_string_value(json_object_get(q, "format"));
+    int rc, nvfp4 = format && !strcmp(format, "nvfp4-pack-quantized"), floats = nvfp4 || (format && !strcmp(format, "mxfp4-pack-quantized"));
+    if (!floats && (rc = config_must_be(r, "quantization_config", q, "format", "pack-quantized", 1)))
         return rc;
     if (config_switched_on(json_object_get(q, kv)))
         return config_unsupported(r, "quantization_config", kv, json_object_get(q, kv), "null");
     if (json_object_size(groups) != 1 || !json_is_object(group))
         return config_unsupported(r, NULL, groups_key, groups, "one object group_0");
-    for (size_t i = 0; i < sizeof unused / sizeof *unused; i++)
+    for (size_t i = 0; !floats && i < sizeof unused / sizeof *unused; i++)
         if (config_switched_on(json_object_get(group, unused[i])))
             return config_unsupported(r, group_key, unused[i], json_object_get(group, unused[i]), "null");
     weights = json_object_get(group, "weights");
     if ((rc = must_equal(r, inside, weights, "num_bits", json_integer(4))) ||
-        (rc = must_equal(r, inside, weights, "group_size", json_integer(32))) ||
-        (rc = config_must_be(r, inside, weights, "strategy", "group", 1)) ||
-        (rc = config_must_be(r, inside, weights, "type", "int", 1)) ||
+        (rc = must_equal(r, inside, weights, "group_size", json_integer(nvfp4 ? 16 : 32))) ||
+        (rc = config_must_be(r, inside, weights, "strategy", nvfp4 ? "tensor_group" : "group", 1)) ||
+        (rc = config_must_be(r, inside, weights, "type", floats ? "float" : "int", 1)) ||
         (rc = must_equal(r, inside, weights, "symmetric", json_true())))
         return rc;
     if (config_switched_on(json_object_get(weights, "actorder")))
         return config_unsupported(r, inside, "actorder", json_object_get(weights, "actorder"), "null");
-    r->c->int4 = 1;
+    r->c->int4 = !floats;
     return VB_OK;
+}
+
+/* Reads the quantization_config of ModelOpt. The same is often in hf_quant_config.json alone, which is not read: the tensors say
+ * which matrices are quantised. */
+static int read_modelopt(const struct config_reader *r, const json_t *q)
+{
+    const json_t *nested = json_object_get(q, "quantization"), *algo = json_object_get(json_is_object(nested) ? nested : q, "quant_algo");
+    static const char *const known[] = {"NVFP4", "W4A16_NVFP4"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (json_is_string(algo) && !strcmp(json_string_value(algo), known[i]))
+            return VB_OK;
+    return config_unsupported(r, "quantization_config", "quant_algo", algo, "NVFP4 and W4A16_NVFP4");
+}
+
+/* Reads the quantization_config of AMD's Quark: MXFP4 for all matrices that are quantised. */
+static int read_quark(const struct config_reader *r, const json_t *q)
+{
+    static const char inside[] = "quantization_config.global_quant_config.weight";
+    const json_t *weight = json_object_get(json_object_get(q, "global_quant_config"), "weight");
+    int rc;
+    if ((rc = config_must_be(r, inside, weight, "dtype", "fp4", 1)) || (rc = config_must_be(r, inside, weight, "qscheme", "per_group", 1)) ||
+        (rc = must_equal(r, inside, weight, "group_size", json_integer(32))))
+        return rc;
+    return config_must_be(r, inside, weight, "scale_format", "e8m0", 1);
 }
 
 /* Reads quantization_config. The weights are e4m3 with one scale for each block (DeepSeek), or, if weight_block_size is null, with
@@ -215,6 +241,10 @@ int config_read_quantization(const struct config_reader *r)
     int rc;
     if (json_is_string(method) && !strcmp(json_string_value(method), "compressed-tensors"))
         return read_compressed_tensors(r, q);
+    if (json_is_string(method) && (!strcmp(json_string_value(method), "modelopt") || !strcmp(json_string_value(method), "modelopt_fp4")))
+        return read_modelopt(r, q);
+    if (json_is_string(method) && !strcmp(json_string_value(method), "quark"))
+        return read_quark(r, q);
     if ((rc = config_must_be(r, inside, q, "quant_method", "fp8", 1)) ||
         (rc = config_must_be(r, inside, q, "fmt", "e4m3", 0)))
         return rc;

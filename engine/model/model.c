@@ -43,9 +43,8 @@ static const char *show_shape(char text[96], const int64_t *shape, int ndim)
     return text;
 }
 
-/* Takes the tensor whose name is PREFIX PART SUFFIX. It must have `ndim` dimensions: `rows`, and `cols` if ndim is 2. */
-static int take(const struct binder *b, const struct tensor **out, const char *part, const char *suffix, int ndim, size_t rows,
-                size_t cols)
+int model_take(const struct binder *b, const struct tensor **out, const char *part, const char *suffix, int ndim,
+               size_t rows, size_t cols)
 {
     char name[TENSOR_MAX_NAME + 1], has[96], wants[96];
     int64_t shape[2] = {(int64_t)rows, (int64_t)cols};
@@ -67,76 +66,8 @@ static int is_stored(const struct binder *b, const char *part)
     return checkpoint_find(b->m->checkpoint, name) != NULL;
 }
 
-/* Takes the scales of an FP8 matrix. There is one scale for each block. Blocks at the edges may be incomplete. */
-static int bind_scale(struct binder *b, struct weight_view *w, const char *part, const char *file)
-{
-    const struct tensor *t;
-    if (!b->c->fp8)
-        return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s%s.weight is F8_E4M3, config.json has no quantization_config", file,
-                       b->prefix, part);
-    w->block_rows = b->c->fp8_block_rows ? (size_t)b->c->fp8_block_rows : w->rows;
-    w->block_cols = b->c->fp8_block_cols ? (size_t)b->c->fp8_block_cols : (w->cols + DOT_CHUNK - 1) / DOT_CHUNK * DOT_CHUNK;
-    w->scale_stride = (w->cols + w->block_cols - 1) / w->block_cols;
-    int rc = take(b, &t, part, ".weight_scale_inv", 2, (w->rows + w->block_rows - 1) / w->block_rows, w->scale_stride);
-    if (rc)
-        return rc;
-    if (t->dtype != DTYPE_F32 && t->dtype != DTYPE_BF16)
-        return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32 or BF16", t->file, t->name, t->dtype_name);
-    w->scale = t->data;
-    if (t->data && (t->dtype == DTYPE_BF16 || (uintptr_t)t->data % sizeof(float))) {
-        size_t count = (size_t)(t->shape[0] * t->shape[1]);
-        float *copy = model_alloc(b, count, sizeof *copy);
-        if (!copy)
-            return VB_NO_MEMORY;
-        const struct weight_view stored = {.type = (enum weight_type)t->dtype, .data = t->data, .rows = 1, .cols = count, .stride = count};
-        decode_weights(copy, &stored, 0, 0, count);
-        w->scale = copy;
-        b->m->widened_bytes += count * sizeof *copy;
-    }
-    return VB_OK;
-}
-
-/* Checks weight_shape [rows, cols], which repeats the shape of the matrix whose codes are packed. */
-static int check_packed_shape(struct binder *b, const struct weight_view *w, const char *part)
-{
-    const struct tensor *t;
-    int64_t shape[2];
-    int32_t narrow[2];
-    int rc = take(b, &t, part, ".weight_shape", 1, 2, 0), wide = !rc && !strcmp(t->dtype_name, "I64");
-    if (rc || (!wide && strcmp(t->dtype_name, "I32")))
-        return rc ? rc : vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted I32 or I64", t->file, t->name, t->dtype_name);
-    if (!t->data) /* the checkpoint has no weights (checkpoint_from_list) */
-        return VB_OK;
-    memcpy(wide ? (void *)shape : narrow, t->data, wide ? sizeof shape : sizeof narrow);
-    for (int d = 0; !wide && d < 2; d++)
-        shape[d] = narrow[d];
-    if (shape[0] == (int64_t)w->rows && shape[1] == (int64_t)w->cols)
-        return VB_OK;
-    return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is [%lld,%lld], the packed matrix is [%zu,%zu]", t->file, t->name, (long long)shape[0],
-                   (long long)shape[1], w->rows, w->cols);
-}
-
-/* Takes the scales of a matrix of packed codes. They stay in the file, because they are an eighth of the matrix. */
-static int bind_groups(struct binder *b, struct weight_view *w, const char *part, const char *file)
-{
-    const struct tensor *t;
-    if (!b->c->int4)
-        return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s%s has weight_packed, config.json has no quantization_config for it", file,
-                       b->prefix, part);
-    if (w->cols % DOT_CHUNK)
-        return vb_fail(b->err, VB_UNSUPPORTED, "%s: %s%s has weight_packed with %zu columns, wanted a multiple of 32", file, b->prefix,
-                       part, w->cols);
-    int rc = take(b, &t, part, ".weight_scale", 2, w->rows, w->cols / DOT_CHUNK);
-    if (rc)
-        return rc;
-    if (t->dtype != DTYPE_BF16)
-        return vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is %s, wanted BF16", t->file, t->name, t->dtype_name);
-    w->group_scale = t->data;
-    return check_packed_shape(b, w, part);
-}
-
-_Static_assert((int)DTYPE_F8_E4M3 == WEIGHT_F8_E4M3 && (int)DTYPE_I4 == WEIGHT_I4 && (int)DTYPE_Q8_0 == WEIGHT_Q8_0 &&
-               (int)DTYPE_TQ2_0 == WEIGHT_TQ2_0 && (int)DTYPE_OTHER == WEIGHT_ALL_TYPES, "both lists are in one order");
+_Static_assert((int)DTYPE_F8_E4M3 == WEIGHT_F8_E4M3 && (int)DTYPE_I4 == WEIGHT_I4 && (int)DTYPE_F4 == WEIGHT_F4 &&
+               (int)DTYPE_Q8_0 == WEIGHT_Q8_0 && (int)DTYPE_TQ2_0 == WEIGHT_TQ2_0 && (int)DTYPE_OTHER == WEIGHT_ALL_TYPES, "both lists are in one order");
 
 static int weight_type(const struct tensor *t, enum weight_type *type)
 {
@@ -149,7 +80,7 @@ static int bind_matrix(struct binder *b, struct weight_view *w, const struct ten
 {
     const struct tensor *t;
     enum weight_type type;
-    int rc = take(b, &t, part, ".weight", 2, rows, cols);
+    int rc = model_take(b, &t, part, ".weight", 2, rows, cols);
     if (rc)
         return rc;
     *out = t;
@@ -158,8 +89,10 @@ static int bind_matrix(struct binder *b, struct weight_view *w, const struct ten
                        t->dtype_name);
     *w = (struct weight_view){.type = type, .data = t->data, .rows = rows, .cols = cols, .stride = cols};
     if (type == WEIGHT_I4)
-        return bind_groups(b, w, part, t->file);
-    return type == WEIGHT_F8_E4M3 ? bind_scale(b, w, part, t->file) : VB_OK;
+        return model_bind_groups(b, w, part, t->file);
+    if (type == WEIGHT_F4)
+        return model_bind_floats_of_4_bits(b, w, part, t->file);
+    return type == WEIGHT_F8_E4M3 ? model_bind_scale(b, w, part, t->file) : VB_OK;
 }
 
 static int bind_linear(struct binder *b, struct weight_view *w, const char *part, size_t rows, size_t cols)
@@ -175,7 +108,7 @@ static int bind_vector(struct binder *b, const float **out, const char *part, si
 {
     const struct tensor *t = NULL;
     enum weight_type type;
-    int rc = take(b, &t, part, "", 1, count, 0);
+    int rc = model_take(b, &t, part, "", 1, count, 0);
     if (rc)
         return rc;
     if (!weight_type(t, &type) || type >= WEIGHT_F8_E4M3)
@@ -430,11 +363,15 @@ static int is_vision(const char *name)
  * an MTP layer. Otherwise config.json may have too small a number of layers. */
 static const char *explain(struct binder *b, const struct tensor *t)
 {
+    static const char *const scales[] = {".input_scale", ".input_global_scale", ".k_scale", ".v_scale"};
     int layer = model_layer_of(t->name);
     if (model_name_ends(t->name, ".rotary_emb.inv_freq"))
         return "computed from config.json";
     if (is_vision(t->name))
         return "a part of the vision tower: only text is computed";
+    for (size_t i = 0; i < sizeof scales / sizeof *scales; i++)
+        if (model_name_ends(t->name, scales[i]))
+            return "a scale of activations or of the KV cache, which are not quantised by it here";
     if (b->c->fp8 && !b->c->fp8_block_rows && model_name_ends(t->name, "activation_scale"))
         return "a scale of activations, which are not quantised here";
     if (b->c->gguf && (model_name_ends(t->name, ".attn_k_b.weight") || model_name_ends(t->name, ".attn_v_b.weight")))

@@ -18,6 +18,12 @@ struct item {
     int exponents;         /* nonzero if the scale is the exponent of MXFP4 instead, one byte */
 };
 
+/* The scales of MXFP4 matrices that are tensors of their own. */
+static int is_exponents(const struct tensor *t)
+{
+    return (!strcmp(t->dtype_name, "U8") || !strcmp(t->dtype_name, "F8_E8M0")) && t->ndim == 2;
+}
+
 static int item_of(const struct tensor *t, struct item *item)
 {
     static const struct item items[DTYPE_OTHER] = {
@@ -29,9 +35,11 @@ static int item_of(const struct tensor *t, struct item *item)
         [DTYPE_IQ3_XXS] = {0, 0, 0, NONE}, [DTYPE_IQ3_S] = {0, 0, 0, NONE}, [DTYPE_IQ1_S] = {0, 0, 0, NONE},
         [DTYPE_IQ1_M] = {.scale = 54, .minimum = NONE, .split = 1}, [DTYPE_TQ1_0] = {0, 0, 52, NONE}, [DTYPE_TQ2_0] = {0, 0, 64, NONE},
     };
-    if (t->dtype == DTYPE_OTHER || t->dtype == DTYPE_I4) /* every code of I4 is a number */
+    if ((t->dtype == DTYPE_OTHER && !is_exponents(t)) || t->dtype == DTYPE_I4 || t->dtype == DTYPE_F4) /* every code of I4 and F4 is a number */
         return 0;
-    *item = items[t->dtype];
+    *item = items[t->dtype == DTYPE_OTHER ? DTYPE_MXFP4 : t->dtype];
+    if (t->dtype == DTYPE_OTHER)
+        item->size = 1;
     if (dtype_is_quantised(t->dtype))
         item->size = quantised_format((enum weight_type)t->dtype)->bytes;
     return 1;
@@ -129,7 +137,7 @@ int model_check(const struct model *m, void (*progress)(void *context, size_t do
             piece = PIECE / item.size * item.size;
             piece = t->bytes - at < piece ? t->bytes - at : piece;
             size_t bad = find_bad((const unsigned char *)t->data + at, piece / item.size, &item);
-            if (bad < piece / item.size && item.scale != NONE)
+            if (bad < piece / item.size && dtype_is_quantised(t->dtype))
                 return block_not_finite(t, at / item.size + bad, &item, err);
             if (bad < piece / item.size)
                 return not_finite(t, at / item.size + bad, err);

@@ -25,16 +25,23 @@
 static int quantises(const struct binder *b) { return b->c->precision == PRECISION_Q8 || b->c->precision == PRECISION_Q4; }
 
 /* Returns the type in which the model uses a matrix of a linear layer. `cols` is the length of the rows, over which the
- * layer sums. The result is the stored type if no other type was requested or the requested type is not possible. I4 stays I4 in
+ * layer sums. The result is the stored type if no other type was requested or the requested type is not possible. I4 and F4 stay as they are in
  * precision bf16, because a copy would be four times as large: its weights are rounded each time they are read. */
 static enum weight_type wanted_type(const struct binder *b, enum weight_type type, size_t cols)
 {
     if (weight_is_quantised(type) || b->c->precision == PRECISION_F32 || (quantises(b) && cols % QUANTISED_GROUP) ||
-        (type == WEIGHT_I4 && b->c->precision == PRECISION_BF16))
+        (weight_is_packed(type) && b->c->precision == PRECISION_BF16))
         return type;
     if (type == WEIGHT_I4)
         return WEIGHT_Q4_BF16; /* the same codes and scales */
     return b->c->precision == PRECISION_BF16 ? WEIGHT_BF16 : b->c->precision == PRECISION_Q8 ? WEIGHT_Q8_0 : WEIGHT_Q4_0;
+}
+
+/* Does the same for a matrix. The codes and scales of MXFP4 are kept, too. */
+static enum weight_type wanted_of(const struct binder *b, const struct weight_view *w)
+{
+    enum weight_type type = wanted_type(b, w->type, w->cols);
+    return w->type == WEIGHT_F4 && w->group_size == 32 && type != WEIGHT_F4 ? WEIGHT_MXFP4 : type;
 }
 
 static int wants_panels(const struct binder *b, enum weight_type type) { return weight_has_panels(type) && !b->o->from_file; }
@@ -65,12 +72,12 @@ static int plan(struct binder *b, const struct model_copy *copy)
 /* Plans a copy of all rows of *w. If `also` is not NULL, *also is the part of *w that begins at row also_row. */
 static int plan_whole(struct binder *b, struct weight_view *w, const struct tensor *t, struct weight_view *also, size_t also_row)
 {
-    enum weight_type type = wanted_type(b, w->type, w->cols);
+    enum weight_type type = wanted_of(b, w);
     struct model_copy copy = {.result = result_of(b, type, w->rows, w->cols), .to = w, .also = also, .also_row = also_row,
                               .tensor = t, .head_rows = w->rows};
     if (!w->data) /* the checkpoint has no weights (checkpoint_from_list) */
         return VB_OK;
-    w->rounded = type == WEIGHT_I4 && b->c->precision == PRECISION_BF16;
+    w->rounded = weight_is_packed(type) && b->c->precision == PRECISION_BF16;
     if (type == WEIGHT_BF16 && b->c->precision == PRECISION_BF16) {
         w->magnitudes = &b->m->magnitudes[b->m->magnitudes_used++];
         copy.result.magnitudes = w->magnitudes;
@@ -105,12 +112,12 @@ int model_plan_tied_head(struct binder *b, struct weight_view *head, struct weig
 }
 
 /* Plans a copy of W_uk of all attention heads, if one is needed. If W_uk is quantised along c, the copy is F32. Otherwise
- * the copy is quantised along n, if the precision requires it and n is a multiple of 32. The scales of I4 are along c, so the
- * numbers of an I4 matrix are quantised like others. */
+ * the copy is quantised along n, if the precision requires it and n is a multiple of 32. The scales of I4 and F4 are along c, so the
+ * numbers of such a matrix are quantised like others. */
 static int plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
 {
     size_t H = b->c->dims.H, n = b->c->dims.n, latent = b->c->dims.c;
-    enum weight_type stored = a->w_uk.type, numbers = stored == WEIGHT_I4 ? WEIGHT_F32 : stored;
+    enum weight_type stored = a->w_uk.type, numbers = weight_is_packed(stored) ? WEIGHT_F32 : stored;
     enum weight_type type = weight_is_quantised(stored) ? WEIGHT_F32 : wanted_type(b, numbers, n);
     struct model_copy copy = {.to = &a->w_uk, .from = a->w_uk, .tensor = t, .head_stride = a->uk_stride};
     if (type == numbers)
@@ -126,7 +133,7 @@ static int plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
 static int plan_values(struct binder *b, struct mla *a, const struct weight_view *kv_b, const struct tensor *t)
 {
     size_t H = b->c->dims.H, v = b->c->dims.v;
-    enum weight_type type = wanted_type(b, kv_b->type, kv_b->cols);
+    enum weight_type type = wanted_of(b, kv_b);
     struct model_copy copy = {.result = result_of(b, type, H * v, kv_b->cols), .to = &a->w_uv, .from = *kv_b, .tensor = t,
                               .head_rows = v, .head_stride = a->uv_stride, .first = a->uv_stride - v};
     if (type == kv_b->type && !copy.result.panels)
@@ -247,12 +254,23 @@ static void reorder_i4(unsigned char *blocks, const struct weight_view *from, si
     }
 }
 
+/* Makes the MXFP4 blocks of one row of an F4 matrix. */
+static void reorder_f4(unsigned char *blocks, const struct weight_view *from, size_t row)
+{
+    struct weight_view w = weight_rows(from, row, 1);
+    const unsigned char *codes = w.data, *scales = w.group_scale;
+    for (size_t g = 0; g < w.cols / QUANTISED_GROUP; g++, blocks += 17) {
+        blocks[0] = scales[g];
+        op_reorder_i4(blocks + 1, codes + 16 * g);
+    }
+}
+
 static void quantise_rows(struct making *m, const struct some_rows *s, unsigned char *blocks)
 {
     const struct weight_view *to = &s->copy->result;
-    if (to->type == WEIGHT_Q4_BF16) {
+    if (to->type == WEIGHT_Q4_BF16 || to->type == WEIGHT_MXFP4) {
         for (size_t r = 0; r < s->count; r++)
-            reorder_i4(blocks + r * block_row_bytes(to->type, to->cols), &s->copy->from, source_row(s->copy, s->row + r));
+            (to->type == WEIGHT_MXFP4 ? reorder_f4 : reorder_i4)(blocks + r * block_row_bytes(to->type, to->cols), &s->copy->from, source_row(s->copy, s->row + r));
         return;
     }
     decode_rows(s->x, s->copy, s->row, s->count);

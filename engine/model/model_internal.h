@@ -73,4 +73,18 @@ int model_make_copies(struct binder *b);
 const unsigned char *copy_cache_map(const struct binder *b);
 void copy_cache_write(const struct binder *b);
 
+/* Takes the tensor whose name is PREFIX PART SUFFIX. It must have `ndim` dimensions: `rows`, and `cols` if ndim is 2. */
+int model_take(const struct binder *b, const struct tensor **out, const char *part, const char *suffix, int ndim, size_t rows, size_t cols);
+
+/* ---- model_scales.c ----
+ * `part` is the middle of the matrix's name, and `file` names the file in errors. Each returns VB_OK or an error. */
+
+/* Takes the scales of an FP8 matrix. There is one scale for each block. Blocks at the edges may be incomplete. */
+int model_bind_scale(struct binder *b, struct weight_view *w, const char *part, const char *file);
+/* Takes the scales of a matrix of packed codes. They stay in the file, because they are an eighth of the matrix. */
+int model_bind_groups(struct binder *b, struct weight_view *w, const char *part, const char *file);
+/* Takes the scales of a matrix of E2M1 codes. Their type tells NVFP4 (E4M3, one for each 16 weights of a row) from MXFP4 (a byte,
+ * one for each 32). They stay in the file, because they are at most an eighth of the matrix. */
+int model_bind_floats_of_4_bits(struct binder *b, struct weight_view *w, const char *part, const char *file);
+
 #endif

@@ -245,7 +245,7 @@ def weights_of_four_bits():
         weights = ("config_groups", "group_0", "weights")
         whole = "quantization_config.config_groups.group_0.weights."
         for keys, value, sentence in [
-                (("format",), "nvfp4-pack-quantized", 'quantization_config.format "nvfp4-pack-quantized" is not supported, only pack-quantized'),
+                (("format",), "marlin-24", 'quantization_config.format "marlin-24" is not supported, only pack-quantized'),
                 (("kv_cache_scheme",), {"num_bits": 8}, "quantization_config.kv_cache_scheme"),
                 (("config_groups",), {"group_0": {}, "group_1": {}}, "is not supported, only one object group_0"),
                 (("config_groups",), [], "quantization_config.config_groups [] is not supported, only one object group_0"),
@@ -266,7 +266,7 @@ def weights_of_four_bits():
         for name, tensor, sentence in [
                 (".weight_packed", ["I32", [words, rows], coded[stem + ".weight_packed"][2]], f".weight is [{words},{8 * rows}], config.json says"),
                 (".weight_packed", ["I32", [2 ** 61, 0], b""], f".weight is [{2 ** 61},0], config.json says"),
-                (".weight_packed", ["U8", [rows, 4 * words], coded[stem + ".weight_packed"][2]], ".weight is missing"),
+                (".weight_packed", ["U8", [rows, 4 * words], coded[stem + ".weight_packed"][2]], ".weight_scale is BF16, wanted F8_E4M3"),
                 (".weight_scale", None, ".weight_scale is missing"),
                 (".weight_scale", ["F16", *scale[1:]], ".weight_scale is F16, wanted BF16"),
                 (".weight_scale", ["BF16", [1, *scale[1]], scale[2]], f".weight_scale is [1,{rows},{words // 4}], config.json says"),
@@ -316,9 +316,137 @@ def four_bits_as_integers():
         assert ran.returncode == 0 and "1 of " in ran.stdout and "groups of INT4 weights have a scale that is no f16" in ran.stdout, ran.stdout
 
 
+E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+
+
+def f32(x):
+    return struct.unpack("<f", struct.pack("<f", x))[0]
+
+
+def packed_e2m1(tiny, form):
+    """Matrices as published files have them, wherever rows are multiples of 32, and F32 of the same numbers. A double holds every
+    product here, and the quotient of two f32 numbers that is rounded to double first is rounded to f32 as without that."""
+    plain, config, random = read(TINY + tiny), config_of(TINY + tiny), 7
+    config.pop("quantization_config", None)
+    coded, same = {}, {}
+    for name, (dtype, shape, data) in plain.items():
+        if name.endswith("_scale_inv"):
+            continue
+        if not name.endswith("proj.weight") and ".wq_b." not in name and ".wk." not in name and "proj_with_mqa" not in name or shape[1] % 32:
+            coded[name] = same[name] = [dtype, shape, data]
+            continue
+        (rows, cols), group = shape, 32 if form in ("mxfp4", "quark") else 16
+        codes = bytes((b ^ b >> 4) & 15 for b in data[::len(data) // (rows * cols)])
+        scales = []
+        for _ in range(rows * cols // group):
+            random = random * 1103515245 + 12345 & 0x7fffffff
+            scales.append((random >> 8) % 5 + 117 if group == 32 else (random >> 8) % 120)
+        # as in published files: about the largest weight divided by 6 * 448
+        t = f32(0.4 / (6 * 448) * (1 + (random >> 8 & 0xff) / 300))
+        t = f32(1 / t) if form == "nvfp4" else t
+        values = []
+        for s in scales:
+            numbers = [n * sign for sign in (1, -1) for n in E2M1]
+            if group == 32:
+                values.append([n * 2.0 ** (s - 127) for n in numbers])
+            elif form == "nvfp4":
+                values.append([f32(n * f32(number_of_e4m3(s) / t)) for n in numbers])
+            else:
+                values.append([f32(n * number_of_e4m3(s) * t) for n in numbers])
+        numbers = [values[i // group][c] for i, c in enumerate(codes)]
+        same[name] = ["F32", shape, struct.pack(f"<{len(numbers)}f", *numbers)]
+        stem, scale_type = name[:-len(".weight")], "F8_E4M3" if group == 16 else "U8" if form == "mxfp4" else "F8_E8M0"
+        packed = bytes(codes[i] | codes[i + 1] << 4 for i in range(0, len(codes), 2))
+        coded[stem + (".weight_packed" if form in ("nvfp4", "mxfp4") else ".weight")] = ["U8", [rows, cols // 2], packed]
+        coded[stem + ".weight_scale"] = [scale_type, [rows, cols // group], bytes(scales)]
+        if form == "modelopt":
+            coded[stem + ".weight_scale_2"] = ["F32", [], struct.pack("<f", t)]
+            coded[stem + ".input_scale"] = ["F32", [], struct.pack("<f", 1.0)]
+            coded[stem + ".k_scale"] = ["F32", [], struct.pack("<f", 1.0)]
+        if form == "nvfp4":
+            coded[stem + ".weight_global_scale"] = ["F32", [1], struct.pack("<f", t)]
+            coded[stem + ".input_global_scale"] = ["F32", [1], struct.pack("<f", 1.0)]
+    weights = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "tensor_group" if form == "nvfp4" else "group",
+               "group_size": 16 if form == "nvfp4" else 32, "dynamic": False}
+    group = {"weights": weights, "input_activations": dict(weights, dynamic="local"), "targets": ["Linear"]}
+    quantisation = {
+        "modelopt": {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": {"num_bits": 8, "type": "float"}, "ignore": ["lm_head"]},
+        "nvfp4": {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "config_groups": {"group_0": group}},
+        "mxfp4": {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized", "config_groups": {"group_0": group}},
+        "quark": {"quant_method": "quark", "export": {"pack_method": "reorder"}, "global_quant_config": {"weight": {
+            "dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}}},
+    }[form]
+    return coded, same, config, quantisation
+
+
+def floats_of_four_bits():
+    """NVFP4 and MXFP4 in the forms of ModelOpt, compressed-tensors and Quark are the same numbers in F32"""
+    for form in "modelopt", "nvfp4", "mxfp4", "quark":
+        coded, same, config, quantisation = packed_e2m1("mistral4", form)
+        assert sum("weight_scale" in n for n in coded) > 20, "the checkpoint has too few packed matrices"
+        with tempfile.TemporaryDirectory() as path, tempfile.TemporaryDirectory() as exact:
+            write(exact, same, config)
+            wanted = fingerprints(exact)
+            write(path, coded, dict(config, quantization_config=quantisation))
+            assert fingerprints(path) == wanted, form + ": other bits than those of the same numbers in F32"
+            ran = run(path, "inspect", "--check")
+            assert ran.returncode == 0 and "F4" in ran.stdout, ran.stdout + ran.stderr
+            dumps = []
+            for where in path, exact:
+                ran = run(where, "dump", "--reference", "--tokens", "5,6,7", "--force", "-o", exact + "/dump.safetensors")
+                assert ran.returncode == 0, ran.stderr
+                with open(exact + "/dump.safetensors", "rb") as f:
+                    file = f.read()
+                dumps.append(file[8 + struct.unpack("<Q", file[:8])[0]:])  # without the header, which names the model
+            assert dumps[0] == dumps[1], form + ": the reference computes with other numbers"
+            for precision in "q4", "q8":
+                for engine, more in ("a", []), ("b", ["--reference"]):
+                    ran = run(path, "dump", *more, "--tokens", "5,6,7", "--precision", precision, "--force", "-o", f"{path}/{engine}.safetensors")
+                    assert ran.returncode == 0, ran.stderr
+                ran = run(f"{path}/a.safetensors", "diff", f"{path}/b.safetensors")
+                assert ran.returncode == 0, form + "\n" + ran.stdout + ran.stderr
+            if form == "modelopt":  # with the settings in hf_quant_config.json alone
+                write(path, coded, config)
+                assert fingerprints(path) == wanted
+            damaged_floats_of_four_bits(path, coded, dict(config, quantization_config=quantisation), form)
+
+
+def damaged_floats_of_four_bits(path, coded, config, form):
+    stem = next(n for n in coded if n.endswith("weight_scale"))[:-len(".weight_scale")]
+    dtype, (rows, groups), scale = coded[stem + ".weight_scale"]
+    total = ".weight_global_scale" if form == "nvfp4" else ".weight_scale_2"
+    odd = [(".weight_scale", None, ".weight_scale is missing"),
+           (".weight_scale", [dtype, [rows, groups // 2], scale[:rows * (groups // 2)]], ".weight_scale is ["),
+           (".weight_scale", ["BF16", [rows, groups], 2 * scale], ".weight_scale is BF16, wanted F8_E4M3 (NVFP4), or U8 or F8_E8M0 (MXFP4)")]
+    if form in ("modelopt", "nvfp4"):
+        odd += [(total, None, ".weight_scale_2 is missing"), (total, ["F32", [2], bytes(8)], "with 8 bytes, wanted one F32 number"),
+                (total, ["F32", [1], bytes(4)], total + " is 0, wanted a finite number above 0"),
+                (total, ["F32", [1], struct.pack("<f", float("inf"))], total + " is inf, wanted"),
+                (total, ["F32", [1], struct.pack("<f", -1.0)], total + " is -1, wanted")]
+    for name, tensor, sentence in odd:
+        changed_tensors = {n: t for n, t in coded.items() if n != stem + name}
+        if tensor:
+            changed_tensors[stem + name] = tensor
+        write(path, changed_tensors, config)
+        refused(path, sentence)
+    bad = bytes([127 if dtype == "F8_E4M3" else 255])
+    write(path, dict(coded, **{stem + ".weight_scale": [dtype, [rows, groups], scale[:1] + bad + scale[2:]]}), config)
+    ran = run(path, "inspect", "--check")
+    assert ran.returncode != 0 and ".weight_scale [0,1] is not" in ran.stderr, ran.stderr
+    q = json.loads(json.dumps(config["quantization_config"]))
+    if form == "modelopt":
+        q["quant_algo"] = "NVFP4_SVD"
+    elif form == "quark":
+        q["global_quant_config"]["weight"]["group_size"] = 64
+    else:
+        q["config_groups"]["group_0"]["weights"]["group_size"] = 64
+    write(path, coded, dict(config, quantization_config=q))
+    refused(path, "is not supported, only")
+
+
 def main():
     failed = 0
-    tests = [weights_of_four_bits, four_bits_as_integers, a_language_model_inside_a_larger_one, fp8_with_one_scale_for_each_matrix]
+    tests = [floats_of_four_bits, weights_of_four_bits, four_bits_as_integers, a_language_model_inside_a_larger_one, fp8_with_one_scale_for_each_matrix]
     tests = [test for test in tests if len(sys.argv) < 3 or test.__name__ == sys.argv[2]]
     for test in tests:
         try:

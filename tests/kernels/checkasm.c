@@ -23,11 +23,11 @@ static uint64_t seed = 1;
 static const char *filter = "";
 static int failures[KERNELS + 1][MOST_KERNEL_TABLES]; /* by table, in the order of kernel_tables */
 
-const char *const type_names[] = {"f32", "f16", "bf16", "f8_e4m3", "i4"};
+const char *const type_names[] = {"f32", "f16", "bf16", "f8_e4m3", "i4", "f4"};
 const char *const kind_names[] = {"uniform", "wide", "subnormal", "underflow", "zeros", "cancelling", "huge", "vanishing"};
 const char *const kernel_names[KERNELS] = {
-    [MATMUL] = "matmul_f32", "matmul_f16", "matmul_bf16", "matmul_f8_e4m3", "matmul_i4",
-    [FMA_ROWS] = "fma_rows_f32", "fma_rows_f16", "fma_rows_bf16", "fma_rows_f8_e4m3", "fma_rows_i4",
+    [MATMUL] = "matmul_f32", "matmul_f16", "matmul_bf16", "matmul_f8_e4m3", "matmul_i4", "matmul_f4",
+    [FMA_ROWS] = "fma_rows_f32", "fma_rows_f16", "fma_rows_bf16", "fma_rows_f8_e4m3", "fma_rows_i4", "fma_rows_f4",
     [MATMUL_NARROW] = "narrow_matmul",
     [MATMUL_QUANTISED] = "matmul_q8_0", "matmul_q4_0", "matmul_q5_0", "matmul_q5_1", "matmul_q4_k", "matmul_q5_k", "matmul_q6_k",
                          "matmul_mxfp4",

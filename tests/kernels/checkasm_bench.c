@@ -106,6 +106,8 @@ static void call(const struct line *l, const unsigned char *data)
     struct weight_view w = {.data = data, .rows = l->rows, .cols = l->K, .stride = l->K};
     w.scale = scale;
     w.group_scale = data;
+    w.group_size = 16;
+    w.tensor_scale = 1.0f;
     w.block_rows = w.block_cols = 128;
     w.scale_stride = (l->K + 127) / 128;
     float sum;
@@ -153,7 +155,7 @@ static size_t weight_bytes(const struct line *l)
         return 0;
     enum weight_type type = type_of(l->kernel);
     if (!weight_is_quantised(type))
-        return type == WEIGHT_I4 ? l->rows * l->K / 32 * 18 : l->rows * l->K * type_size(type);
+        return weight_is_packed(type) ? l->rows * l->K / 32 * 18 : l->rows * l->K * type_size(type);
     const struct quantised_format *f = quantised_format(type);
     return l->panels ? panels_bytes(type, l->rows, l->K) : l->rows * l->K / f->numbers * f->bytes;
 }

@@ -22,12 +22,30 @@ static struct weight_view random_i4_view(size_t rows, size_t cols, enum kind kin
     return w;
 }
 
+/* The same of E2M1 codes. Scales are any bytes (NaN is one of them), or small numbers. */
+static struct weight_view random_f4_view(size_t rows, size_t cols, enum kind kind)
+{
+    struct weight_view w = random_i4_view(rows, cols, kind);
+    w.type = WEIGHT_F4;
+    w.group_size = below(2) ? 16 : 32;
+    w.tensor_scale = 0.001f * (float)(1 + below(1000));
+    w.divides = (int)below(2);
+    size_t scales = rows ? ((rows - 1) * w.stride + packed_length(cols)) / w.group_size : 0;
+    unsigned char *scale = ending_at_a_page(SLOT_SCALE, scales, below(2));
+    for (size_t i = 0; i < scales; i++)
+        scale[i] = (unsigned char)(kind == WIDE ? below(256) : w.group_size == 16 ? below(127) : 100 + below(40));
+    w.group_scale = scale;
+    return w;
+}
+
 /* A random view of rows x cols: odd addresses, rows apart, F8 scales of a tensor in whose middle the view lies. The last
  * weight, and the last scale, end at an unreadable page (or, for odd addresses, a few bytes before one). */
 static struct weight_view random_view(enum weight_type type, size_t rows, size_t cols, enum kind kind)
 {
     if (type == WEIGHT_I4)
         return random_i4_view(rows, cols, kind);
+    if (type == WEIGHT_F4)
+        return random_f4_view(rows, cols, kind);
     size_t size = type_size(type);
     struct weight_view w = {.type = type, .rows = rows, .cols = cols, .stride = cols + (below(2) ? below(40) : 0)};
     size_t numbers = rows ? (rows - 1) * w.stride + cols : 0;
@@ -166,15 +184,15 @@ static void check_fma_rows(enum weight_type type, size_t rows, size_t cols, size
 }
 
 /* Weights of 4 bits times narrow vectors, rounded to BF16 or not. */
-static void check_i4_narrow(size_t K, size_t rows, size_t T, enum kind kind)
+static void check_packed_narrow(size_t K, size_t rows, size_t T, enum kind kind)
 {
     size_t ldx = packed_length(K);
-    struct weight_view w = random_i4_view(rows, K, kind);
+    struct weight_view w = below(2) ? random_i4_view(rows, K, kind) : random_f4_view(rows, K, kind);
     uint16_t *x = ending_at_a_page(SLOT_X, T * ldx * sizeof *x, 0);
     float *want = ending_at_a_page(SLOT_WANT, T * rows * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, T * rows * sizeof *got, 0);
     char what[80];
     random_numbers(x, WEIGHT_BF16, UNIFORM, T * ldx);
-    snprintf(what, sizeof what, "i4 K=%zu rows=%zu T=%zu rounded=%d", K, rows, T, w.rounded);
+    snprintf(what, sizeof what, "%s K=%zu rows=%zu T=%zu rounded=%d", type_names[w.type], K, rows, T, w.rounded);
     kernels_scalar.matmul_bf16(want, rows, &w, 0, rows, x, ldx, T, kernel_scratch());
     for (const struct kernels *k = next_table(NULL); k; k = next_table(k)) {
         about_to_run(MATMUL_NARROW, k, what);
@@ -192,7 +210,7 @@ void check_matrix_kernels(void)
         {1056, 17, 14}, {1100, 21, 13}, {512, 128, 12}, {2080, 37, 19}, {1024, 129, 64}, {256, 1, 512}, {1, 300, 260},
     };
     for (size_t K = 1; wanted(MATMUL_NARROW) && K < 2200; K += 1 + below(quick ? 400 : 90))
-        check_i4_narrow(K, 1 + below(9), 1 + below(16), (enum kind)below(KINDS));
+        check_packed_narrow(K, 1 + below(9), 1 + below(16), (enum kind)below(KINDS));
     for (int type = 0; type < WEIGHT_TYPES; type++) {
         enum weight_type t = (enum weight_type)type;
         for (size_t K = 0; K <= 300; K++)

@@ -11,7 +11,7 @@
 
 const size_t some_rows[4] = {1, 2, 7, 64};
 const int some_threads[3] = {1, 2, 3};
-const char *const type_names[WEIGHT_TYPES] = {"f32", "f16", "bf16", "f8_e4m3", "i4"};
+const char *const type_names[WEIGHT_TYPES] = {"f32", "f16", "bf16", "f8_e4m3", "i4", "f4"};
 
 int in_bf16;
 char case_name[256];
@@ -254,11 +254,40 @@ static struct matrix random_i4_matrix(size_t rows, size_t cols, uint64_t *seed)
     return m;
 }
 
+/* The same with codes of E2M1, as NVFP4 or as MXFP4. */
+static struct matrix random_f4_matrix(size_t rows, size_t cols, uint64_t *seed)
+{
+    static const double numbers[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    struct matrix m = random_i4_matrix(rows, cols, seed);
+    struct weight_view *w = &m.view;
+    int mx = (int)(next_random(seed) & 1);
+    w->type = WEIGHT_F4;
+    w->group_size = mx ? 32 : 16;
+    w->tensor_scale = 0.375f + 0.125f * random_float(seed);
+    w->divides = (int)(next_random(seed) & 1);
+    size_t groups = rows * w->stride / w->group_size;
+    unsigned char *scale = guarded(groups + 1);
+    for (size_t i = 0; i < groups; i++)
+        scale[i] = (unsigned char)(mx ? 120 + next_random(seed) % 5 : 30 + next_random(seed) % 16);
+    w->group_scale = scale;
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < cols; j++) {
+            size_t at = i * w->stride + j;
+            unsigned code = ((const unsigned char *)w->data)[at / 2] >> at % 2 * 4 & 15, s = scale[at / w->group_size];
+            double number = code & 8 ? -numbers[code & 7] : numbers[code & 7], t = (double)w->tensor_scale;
+            double group = mx ? ldexp(1, (int)s - 127) : (1 + (s & 7) / 8.0) * ldexp(1, (int)(s >> 3) - 7);
+            m.value[i * cols + j] = (float)(mx ? number * group : w->divides ? number * (float)(group / t) : number * group * t);
+        }
+    return m;
+}
+
 struct matrix random_matrix(enum weight_type type, size_t rows, size_t cols, uint64_t *seed)
 {
     static const size_t sizes[WEIGHT_TYPES] = {4, 2, 2, 1};
     if (type == WEIGHT_I4)
         return random_i4_matrix(rows, cols, seed);
+    if (type == WEIGHT_F4)
+        return random_f4_matrix(rows, cols, seed);
     struct matrix m = {.view = {.type = type, .rows = rows, .cols = cols, .stride = cols + 3}};
     size_t block_rows = 5, block_cols = 64, scale_row = 2, scale_col = 32, size = sizes[type];
     size_t scale_stride = (cols + scale_col + block_cols - 1) / block_cols + 1;
