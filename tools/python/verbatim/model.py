@@ -204,10 +204,11 @@ class Model(Closing):
 
 
 def _join(parts):
-    """One after the other; rows of scores grow with the position, and what they lack is masked."""
+    """One after the other; rows of scores grow with the position, and what they lack is masked. Rows of kept tokens end in -1."""
     widest = max(part.shape[-1] for part in parts)
     if any(part.shape[-1] < widest for part in parts):
-        parts = [np.pad(p, [(0, 0)] * (p.ndim - 1) + [(0, widest - p.shape[-1])], constant_values=-np.inf) for p in parts]
+        missing = -1 if np.issubdtype(parts[0].dtype, np.integer) else -np.inf
+        parts = [np.pad(p, [(0, 0)] * (p.ndim - 1) + [(0, widest - p.shape[-1])], constant_values=missing) for p in parts]
     return np.concatenate(parts)
 
 
