@@ -77,15 +77,33 @@ GRID_INLINE uint64_t with_signs(uint64_t row, unsigned signs, unsigned above)
 
 GRID_INLINE uint64_t two_rows_of_iq3(const uint32_t *grid, unsigned low, unsigned high) { return grid[low] | (uint64_t)grid[high] << 32; }
 
+/* Returns eight numbers of the grid, for weights 8 i .. 8 i + 7 of group g. */
+GRID_INLINE uint64_t grid_row(enum weight_type type, const unsigned char *block, size_t g, unsigned i)
+{
+    const unsigned char *rows = block + (type == WEIGHT_IQ1_M ? 0 : 2) + (is_iq3(type) || type == WEIGHT_IQ2_XXS || type == WEIGHT_IQ2_XS ? 8 : 4) * g;
+    uint32_t high;
+    switch (type) {
+    case WEIGHT_IQ2_XXS: return grid_iq2_xxs[rows[i]];
+    case WEIGHT_IQ2_XS: return grid_iq2_xs[grid_u16(rows + 2 * i) & 511];
+    case WEIGHT_IQ2_S: return grid_iq2_s[rows[i] | ((uint32_t)block[66 + g] << (8 - 2 * i) & 0x300)];
+    case WEIGHT_IQ3_XXS: return two_rows_of_iq3(grid_iq3_xxs, rows[2 * i], rows[2 * i + 1]);
+    case WEIGHT_IQ3_S:
+        high = block[66 + g];
+        return two_rows_of_iq3(grid_iq3_s, rows[2 * i] | (high << (8 - 2 * i) & 0x100), rows[2 * i + 1] | (high << (7 - 2 * i) & 0x100));
+    default: /* IQ1 */
+        high = type == WEIGHT_IQ1_S ? grid_u16(block + 34 + 2 * g) >> 3 * i & 7 : grid_u16(block + 32 + 2 * g) >> 4 * i & 7;
+        return grid_iq1[rows[i] | high << 8];
+    }
+}
+
 GRID_INLINE struct grid_group grid_group(enum weight_type type, const unsigned char *block, size_t g, unsigned above)
 {
     struct grid_group v;
-    const unsigned char *rows = block + (type == WEIGHT_IQ1_M ? 0 : 2) + (is_iq3(type) ? 8 : 4) * g, *signs = NULL;
-    uint32_t packed = 0, high = 0; /* signs and ls of the XXS types; upper bits of the rows' numbers, and what is stored with them */
+    const unsigned char *signs = NULL;
+    uint32_t packed = 0, high = 0; /* signs and ls of the XXS types; `high` of IQ1 */
     switch (type) {
     case WEIGHT_IQ2_XXS:
-        rows = block + 2 + 8 * g;
-        packed = grid_u32(rows + 4);
+        packed = grid_u32(block + 6 + 8 * g);
         v.ls[0] = v.ls[1] = packed >> 28;
         break;
     case WEIGHT_IQ3_XXS:
@@ -93,18 +111,15 @@ GRID_INLINE struct grid_group grid_group(enum weight_type type, const unsigned c
         v.ls[0] = v.ls[1] = packed >> 28;
         break;
     case WEIGHT_IQ2_XS:
-        rows = block + 2 + 8 * g;
         v.ls[0] = block[66 + g] & 15u;
         v.ls[1] = block[66 + g] >> 4;
         break;
     case WEIGHT_IQ2_S:
         signs = block + 34 + 4 * g;
-        high = block[66 + g];
         v.ls[0] = block[74 + g] & 15u;
         v.ls[1] = block[74 + g] >> 4;
         break;
     case WEIGHT_IQ3_S:
-        high = block[66 + g];
         signs = block + 74 + 4 * g;
         v.ls[0] = v.ls[1] = block[106 + g / 2] >> 4 * (g % 2) & 15u;
         break;
@@ -118,25 +133,15 @@ GRID_INLINE struct grid_group grid_group(enum weight_type type, const unsigned c
         v.ls[1] = grid_u16(block + 48 + g / 2 * 2) >> (6 * (g % 2) + 3) & 7;
     }
     for (unsigned i = 0; i < 4; i++) {
-        uint32_t of_xs = type == WEIGHT_IQ2_XS ? grid_u16(rows + 2 * i) : 0;
-        if (type == WEIGHT_IQ2_XXS)
-            v.codes[i] = with_signs(grid_iq2_xxs[rows[i]], even_signs(packed >> 7 * i & 127), above);
-        else if (type == WEIGHT_IQ2_XS)
-            v.codes[i] = with_signs(grid_iq2_xs[of_xs & 511], even_signs(of_xs >> 9), above);
-        else if (type == WEIGHT_IQ2_S)
-            v.codes[i] = with_signs(grid_iq2_s[rows[i] | (high << (8 - 2 * i) & 0x300)], signs[i], above);
-        else if (type == WEIGHT_IQ3_XXS)
-            v.codes[i] = with_signs(two_rows_of_iq3(grid_iq3_xxs, rows[2 * i], rows[2 * i + 1]), even_signs(packed >> 7 * i & 127), above);
-        else if (type == WEIGHT_IQ3_S)
-            v.codes[i] = with_signs(two_rows_of_iq3(grid_iq3_s, rows[2 * i] | (high << (8 - 2 * i) & 0x100),
-                                                    rows[2 * i + 1] | (high << (7 - 2 * i) & 0x100)), signs[i], above);
-        else { /* the bytes of the grid are -8, 0 or 8, and become 0, 8 or 16 */
-            unsigned number = type == WEIGHT_IQ1_S ? high >> 3 * i & 7 : high >> 4 * i & 7;
+        uint64_t row = grid_row(type, block, g, i);
+        if (is_iq1(type)) {
             unsigned minus = type == WEIGHT_IQ1_S ? high >> 15 : high >> (4 * i + 3) & 1;
-            uint64_t row = grid_iq1[rows[i] | number << 8];
-            row = (row ^ EIGHT_BYTES(0x80)) - EIGHT_BYTES(0x78);
+            row = (row ^ EIGHT_BYTES(0x80)) - EIGHT_BYTES(0x78); /* -8, 0 and 8 become 0, 8 and 16, so that nothing carries */
             v.codes[i] = row + EIGHT_BYTES(above - 8 + 1 - 2 * minus);
-        }
+        } else if (type == WEIGHT_IQ2_XS)
+            v.codes[i] = with_signs(row, even_signs(grid_u16(block + 2 + 8 * g + 2 * i) >> 9), above);
+        else
+            v.codes[i] = with_signs(row, signs ? signs[i] : even_signs(packed >> 7 * i & 127), above);
     }
     return v;
 }

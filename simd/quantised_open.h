@@ -258,35 +258,96 @@ ALWAYS_INLINE void take_q6_k(struct TAKER *to, const unsigned char *const *row, 
 
 /* --- types with grids --- */
 
-/* Rows of a grid are found one by one, in each of SLICE rows; the codes of a group are then transposed. */
+/* Returns seven bits of signs from each byte of w, and as bit 7 what makes the number of ones even. */
+ALWAYS_INLINE words signs_of_seven(words w)
+{
+    words odd = w ^ (w >> 4 & each(7));
+    odd ^= odd >> 2;
+    odd ^= odd >> 1;
+    return w | (odd & each(1)) << 7;
+}
+
+/* What a block of a type with a grid has beside rows: pieces of 16 bytes, in each of SLICE rows. */
+struct grid_pieces {
+    words signs[2][4], ls[4];
+};
+
+ALWAYS_INLINE void grid_pieces(struct grid_pieces *p, enum weight_type type, const unsigned char *const *row, size_t at, size_t n)
+{
+    const size_t signs = type == WEIGHT_IQ3_XXS ? 66 : type == WEIGHT_IQ2_S ? 34 : type == WEIGHT_IQ3_S ? 74 : type == WEIGHT_IQ1_S ? 34 : 32;
+    if (type == WEIGHT_IQ2_XXS || type == WEIGHT_IQ2_XS) {
+        if (n % 2 == 0)
+            transpose(p->signs[0], row, at + 2 + 8 * n);
+    } else if (n == 0) {
+        transpose(p->signs[0], row, at + signs);
+        if (!is_iq1(type))
+            transpose(p->signs[1], row, at + signs + 16);
+    }
+    if (n == 0 && (has_halves(type) || type == WEIGHT_IQ3_S)) /* the last 8 of these 16 bytes; IQ3_S: the last four */
+        transpose(p->ls, row, at + (type == WEIGHT_IQ2_XS ? 58 : type == WEIGHT_IQ2_S ? 66 : type == WEIGHT_IQ3_S ? 94 : 40));
+}
+
+/* Rows of a grid are found one by one, in each of SLICE rows; the codes of a group are then transposed. Signs and scales are in
+ * vectors from the beginning. */
 ALWAYS_INLINE void take_grid(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t g, size_t at, size_t ahead)
 {
     typedef uint64_t two_integers __attribute__((vector_size(16)));
     const size_t eighth = quantised_format(type)->bytes / 8 + 1;
-    words scale;
+    const int above = code_above(type), packed = type == WEIGHT_IQ2_XXS || type == WEIGHT_IQ3_XXS, halves = has_halves(type) ? 2 : 1;
+    struct grid_pieces p;
+    words bits;
     for (int r = 0; r < SLICE; r++)
-        scale[r] = grid_scale(type, row[r] + at);
-    floats d = half_of(scale) * grid_unit(type);
+        bits[r] = grid_scale(type, row[r] + at);
+    floats d = half_of(bits) * grid_unit(type);
     for (size_t n = 0; n < 8; n++) {
         struct open_group v;
         two_integers codes[SLICE][2];
         const unsigned char *code[SLICE];
-        int32_t odd[2][SLICE] __attribute__((aligned(16 * LANES)));
+        words ls[2], signs = {0}, w;
         prefetch_rows(row, at + n * eighth, eighth, ahead);
+        grid_pieces(&p, type, row, at, n);
         UNROLL
         for (int r = 0; r < SLICE; r++) {
-            struct grid_group group = grid_group(type, row[r] + at, n, (unsigned)code_above(type));
-            codes[r][0] = (two_integers){group.codes[0], group.codes[1]};
-            codes[r][1] = (two_integers){group.codes[2], group.codes[3]};
+            codes[r][0] = (two_integers){grid_row(type, row[r] + at, n, 0), grid_row(type, row[r] + at, n, 1)};
+            codes[r][1] = (two_integers){grid_row(type, row[r] + at, n, 2), grid_row(type, row[r] + at, n, 3)};
             code[r] = (const unsigned char *)codes[r];
-            odd[0][r] = (int32_t)(2 * group.ls[0] + 1);
-            odd[1][r] = (int32_t)(2 * group.ls[1] + 1);
         }
-        transpose_32(v.codes, code, 0);
-        const int halves = has_halves(type) ? 2 : 1;
+        if (is_iq1(type))
+            signs = p.signs[0][n / 2] >> 16 * (n % 2);
+        else if (type == WEIGHT_IQ2_XS) {
+            words low = p.signs[0][n % 2 * 2], high = p.signs[0][n % 2 * 2 + 1];
+            signs = signs_of_seven((low >> 9 & 127) | (low >> 25) << 8 | (high >> 9 & 127) << 16 | (high >> 25) << 24);
+        } else if (packed) {
+            w = type == WEIGHT_IQ2_XXS ? p.signs[0][n % 2 * 2 + 1] : p.signs[n / 4][n % 4];
+            signs = signs_of_seven((w & 0x7f) | (w << 1 & 0x7f00) | (w << 2 & 0x7f0000) | (w << 3 & 0x7f000000));
+            ls[0] = w >> 28;
+        } else
+            signs = p.signs[n / 4][n % 4];
+        if (type == WEIGHT_IQ1_S)
+            ls[0] = signs >> 12 & 7;
+        else if (type == WEIGHT_IQ3_S)
+            ls[0] = p.ls[3] >> 4 * n & 15;
+        else if (type == WEIGHT_IQ1_M) {
+            w = p.ls[2 + n / 4] >> (16 * (n / 2 % 2) + 6 * (n % 2));
+            ls[0] = w & 7;
+            ls[1] = w >> 3 & 7;
+        } else if (halves == 2) {
+            w = p.ls[2 + n / 4] >> 8 * (n % 4);
+            ls[0] = w & 15;
+            ls[1] = w >> 4 & 15;
+        }
         UNROLL
         for (int half = 0; half < halves; half++)
-            v.scale[half] = d * __builtin_convertvector(*(const signed_words *)odd[half], floats);
+            v.scale[half] = d * __builtin_convertvector((signed_words)(2 * ls[half] + 1), floats);
+        transpose_32(v.codes, code, 0);
+        UNROLL
+        for (int j = 0; j < 8; j++) { /* no byte carries: see with_signs */
+            if (is_iq1(type)) {
+                words minus = -(type == WEIGHT_IQ1_S ? signs >> 15 & 1 : signs >> (j / 2 * 4 + 3) & 1);
+                v.codes[j] = (words)((byte_vector)v.codes[j] + (byte_vector)(each((unsigned)above + 1) - (minus & each(2))));
+            } else
+                v.codes[j] += each((unsigned)above) - 2 * (v.codes[j] & four_bits(signs, j));
+        }
         take(to, g + n, type, &v);
     }
 }
