@@ -14,8 +14,11 @@
 #define TEXT_CHUNK 65536 /* names are stored in chunks of this size, so that they never move */
 #define MAX_SHARDS 100000
 
-static const char index_name[] = "model.safetensors.index.json";
-static const char single_name[] = "model.safetensors";
+/* Names of the files with the weights. Mistral publishes its models twice, under both names; Hugging Face's come first. */
+static const struct file_names {
+    const char *single, *index;
+} file_names[] = {{"model.safetensors", "model.safetensors.index.json"},
+                  {"consolidated.safetensors", "consolidated.safetensors.index.json"}};
 
 struct text {
     struct text *next;
@@ -187,6 +190,7 @@ struct shard {
     struct checkpoint *c;
     const char *file; /* from checkpoint_keep_text */
     const char *data; /* the mapped file */
+    const char *index_name;
     const json_t *weight_map; /* NULL: a single file without an index */
 };
 
@@ -197,9 +201,9 @@ static int add_entry(void *context, const struct safetensors_entry *e, vb_error 
     if (s->weight_map) {
         const char *said = json_string_value(json_object_get(s->weight_map, t.name));
         if (!said)
-            return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s is not listed in %s", s->file, t.name, index_name);
+            return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s is not listed in %s", s->file, t.name, s->index_name);
         if (strcmp(said, s->file))
-            return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s is here, %s says it is in %s", s->file, t.name, index_name, said);
+            return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s is here, %s says it is in %s", s->file, t.name, s->index_name, said);
     }
     t.file = s->file;
     t.data = s->data + e->begin;
@@ -207,18 +211,19 @@ static int add_entry(void *context, const struct safetensors_entry *e, vb_error 
 }
 
 /* `file` is the file's name for error messages. It must live as long as the checkpoint. */
-static int parse_shard(struct checkpoint *c, const struct mapping *m, const char *file, const json_t *weight_map, vb_error *err)
+static int parse_shard(struct checkpoint *c, const struct mapping *m, const char *file, const char *index_name, const json_t *weight_map,
+                       vb_error *err)
 {
-    struct shard s = {c, file, m->data, weight_map};
+    struct shard s = {c, file, m->data, index_name, weight_map};
     return safetensors_parse(m->data, m->size, m->size, file, add_entry, &s, &c->allocator, err);
 }
 
-static int open_shard(struct checkpoint *c, const char *file, const json_t *weight_map, vb_error *err)
+static int open_shard(struct checkpoint *c, const char *file, const char *index_name, const json_t *weight_map, vb_error *err)
 {
     struct mapping *m = NULL;
     const char *name = checkpoint_keep_text(c, file);
     int rc = name ? map_file(c, file, &m, err) : checkpoint_no_memory(c, err);
-    return rc ? rc : parse_shard(c, m, name, weight_map, err);
+    return rc ? rc : parse_shard(c, m, name, index_name, weight_map, err);
 }
 
 /* Returns whether `s` is an acceptable name of a shard. Shards are in the directory of their index, so the name
@@ -235,7 +240,7 @@ static int plain_file_name(const char *s)
 }
 
 /* Writes the names of the shards to the keys of *files, in the order in which they first occur in the index. */
-static int list_shards(const json_t *root, json_t *files, const json_t **weight_map, vb_error *err)
+static int list_shards(const json_t *root, const char *index_name, json_t *files, const json_t **weight_map, vb_error *err)
 {
     const char *name;
     json_t *file;
@@ -259,7 +264,7 @@ static int list_shards(const json_t *root, json_t *files, const json_t **weight_
 
 /* Checks that every tensor in the index is in a shard. add_entry has already checked that every tensor of a shard is in
  * the index. */
-static int check_all_listed(const struct checkpoint *c, const json_t *weight_map, vb_error *err)
+static int check_all_listed(const struct checkpoint *c, const char *index_name, const json_t *weight_map, vb_error *err)
 {
     const char *name;
     json_t *file, *shown;
@@ -279,7 +284,7 @@ static int check_all_listed(const struct checkpoint *c, const json_t *weight_map
     return VB_OK;
 }
 
-static int open_sharded(struct checkpoint *c, const char *path, vb_error *err)
+static int open_sharded(struct checkpoint *c, const char *path, const char *index_name, vb_error *err)
 {
     char *text = NULL;
     size_t size;
@@ -290,13 +295,13 @@ static int open_sharded(struct checkpoint *c, const char *path, vb_error *err)
 
     if (!rc && !(root = json_read(text, size, index_name, err)))
         rc = err ? err->code : VB_BAD_CHECKPOINT;
-    if (rc || (rc = list_shards(root, files, &weight_map, err)))
+    if (rc || (rc = list_shards(root, index_name, files, &weight_map, err)))
         goto done;
     json_object_foreach(files, file, value)
-        if ((rc = open_shard(c, file, weight_map, err)))
+        if ((rc = open_shard(c, file, index_name, weight_map, err)))
             goto done;
     if (!(rc = checkpoint_build_index(c, err)))
-        rc = check_all_listed(c, weight_map, err);
+        rc = check_all_listed(c, index_name, weight_map, err);
 done:
     json_decref(files);
     json_decref(root);
@@ -316,6 +321,21 @@ static int open_gguf(struct checkpoint **out, const char *path, const vb_allocat
     return rc;
 }
 
+/* Opens the file or the shards of one pair of names. Sets *found to 0 if the directory has neither. */
+static int open_named(struct checkpoint *c, const struct file_names *names, int *found, vb_error *err)
+{
+    char *single = vb_path(&c->allocator, c->dir, names->single), *index = vb_path(&c->allocator, c->dir, names->index);
+    int rc = single && index ? VB_OK : checkpoint_no_memory(c, err), is_single = !rc && vb_file_exists(single);
+    *found = !rc && (is_single || vb_file_exists(index));
+    if (is_single) /* Hugging Face also prefers this file */
+        rc = open_shard(c, names->single, NULL, NULL, err);
+    else if (*found)
+        rc = open_sharded(c, index, names->index, err);
+    vb_free(&c->allocator, index);
+    vb_free(&c->allocator, single);
+    return rc;
+}
+
 int checkpoint_open(struct checkpoint **out, const char *dir, const vb_allocator *a, vb_error *err)
 {
     struct checkpoint *c = NULL;
@@ -324,17 +344,11 @@ int checkpoint_open(struct checkpoint **out, const char *dir, const vb_allocator
     int rc = checkpoint_create(&c, dir, a, err);
     if (rc)
         return rc;
-    char *single = vb_path(a, dir, single_name), *sharded = vb_path(a, dir, index_name);
-    if (!single || !sharded)
-        rc = checkpoint_no_memory(c, err);
-    else if (vb_file_exists(single)) /* Hugging Face also prefers this file */
-        rc = open_shard(c, single_name, NULL, err);
-    else if (vb_file_exists(sharded))
-        rc = open_sharded(c, sharded, err);
-    else
-        rc = vb_fail(err, VB_IO, "%s: there is neither %s nor %s", dir, single_name, index_name);
-    vb_free(a, sharded);
-    vb_free(a, single);
+    int found = 0;
+    for (size_t i = 0; !rc && !found && i < sizeof file_names / sizeof *file_names; i++)
+        rc = open_named(c, &file_names[i], &found, err);
+    if (!rc && !found)
+        rc = vb_fail(err, VB_IO, "%s: there is neither %s nor %s", dir, file_names[0].single, file_names[0].index);
     if (!rc)
         rc = checkpoint_rename(c, err);
     return checkpoint_finish(out, c, rc, err);
@@ -365,7 +379,7 @@ int checkpoint_open_tensors(struct checkpoint **out, const char *path, const vb_
         return rc;
     rc = mapping_open(&c->mappings, path, path, "safetensors", a, err);
     if (!rc)
-        rc = parse_shard(c, c->mappings, c->dir, NULL, err);
+        rc = parse_shard(c, c->mappings, c->dir, NULL, NULL, err);
     return checkpoint_finish(out, c, rc, err);
 }
 

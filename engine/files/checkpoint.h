@@ -41,7 +41,8 @@ struct tensor {
 struct checkpoint;
 
 /* Opens a checkpoint. `dir` is a GGUF file (gguf.h), or a directory with model.safetensors or with shards that
- * model.safetensors.index.json lists. If a directory has both, model.safetensors is used.
+ * model.safetensors.index.json lists. If a directory has both, model.safetensors is used. If it has neither, consolidated.safetensors
+ * or the shards of consolidated.safetensors.index.json are opened, which are the names of Mistral's own files.
  *
  * Each file is memory-mapped read-only, and only its header is read. The function returns an error, with a message that
  * names the file and the tensor, in these cases: a shard is missing or cut short; offsets overlap or lie outside the file;

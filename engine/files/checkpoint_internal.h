@@ -35,6 +35,7 @@ int checkpoint_build_index(struct checkpoint *c, vb_error *err);
 /* Gives tensors of other layouts the names and shapes of a DeepSeek checkpoint (checkpoint_names.c), and builds the index again
  * if it changed a name:
  *   - The prefix of a language model inside a larger model is replaced by "model.".
+ *   - The names of Mistral's own files (layers.0.attention.wq_a.weight) are replaced.
  *   - The tensors mlp.experts.gate_up_proj and down_proj of all experts become one matrix for each expert.
  *   - NAME.weight_packed, I32 [rows, cols/8], becomes NAME.weight, I4 [rows, cols].
  *   - NAME.weight_packed or NAME.weight, U8 [rows, cols/2], becomes NAME.weight, F4 [rows, cols].

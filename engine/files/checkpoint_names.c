@@ -13,6 +13,38 @@ static const struct {
     {"language_model.lm_head.", "lm_head."},
 };
 
+/* The parts of a layer in Mistral's own files (vLLM: mistral_large_3.py; llama.cpp: conversion/mistral.py). All matrices, also those
+ * with RoPE, have their rows in the order of Hugging Face's files, so nothing is permuted. */
+static const struct {
+    const char *there, *here;
+} mistral_parts[] = {
+    {"attention_norm.", "input_layernorm."},
+    {"attention.wq.", "self_attn.q_proj."},
+    {"attention.wq_a.", "self_attn.q_a_proj."},
+    {"attention.q_a_norm.", "self_attn.q_a_layernorm."},
+    {"attention.wq_b.", "self_attn.q_b_proj."},
+    {"attention.wkv_a_with_mqa.", "self_attn.kv_a_proj_with_mqa."},
+    {"attention.kv_a_norm.", "self_attn.kv_a_layernorm."},
+    {"attention.wkv_b.", "self_attn.kv_b_proj."},
+    {"attention.wo.", "self_attn.o_proj."},
+    {"ffn_norm.", "post_attention_layernorm."},
+    {"gate.", "mlp.gate."},
+    {"feed_forward.", "mlp."}, /* mistral_words replaces w1, w2 and w3, here and in the next two lines */
+    {"shared_experts.", "mlp.shared_experts."},
+    {"experts.", "mlp.experts."},
+};
+static const struct {
+    const char *there, *here;
+} mistral_words[] = {
+    {".w1.", ".gate_proj."}, {".w2.", ".down_proj."}, {".w3.", ".up_proj."},
+    {".qscale_weight", ".weight_scale_inv"}, {".qscale_act", ".activation_scale"},
+};
+static const struct {
+    const char *there, *here;
+} mistral_outside[] = {
+    {"tok_embeddings.", "model.embed_tokens."}, {"norm.", "model.norm."}, {"output.", "lm_head."},
+};
+
 /* A list that the new tensors are added to. */
 struct renaming {
     struct checkpoint *c; /* has the new tensors */
@@ -117,6 +149,38 @@ static int add_named(const struct renaming *r, const struct tensor *t, const cha
     return add(r, t, name);
 }
 
+static void replace(char *name, size_t room, const char *there, const char *here)
+{
+    char end[TENSOR_MAX_NAME + 64];
+    char *at = strstr(name, there);
+    if (!at)
+        return;
+    snprintf(end, sizeof end, "%s", at + strlen(there));
+    snprintf(at, room - (size_t)(at - name), "%s%s", here, end);
+}
+
+/* Writes the usual name of a tensor of Mistral's own files to `name`. If `old` has none, `name` keeps what it is. */
+static void rename_mistral(char *name, size_t room, const char *old)
+{
+    static const char layers[] = "layers.";
+    size_t i = 0, count = sizeof mistral_parts / sizeof *mistral_parts;
+    if (starts_with(old, layers)) {
+        size_t part = sizeof layers - 1 + strspn(old + sizeof layers - 1, "0123456789");
+        part += old[part] == '.';
+        while (i < count && !starts_with(old + part, mistral_parts[i].there))
+            i++;
+        if (i == count)
+            return;
+        snprintf(name, room, "model.%.*s%s%s", (int)part, old, mistral_parts[i].here, old + part + strlen(mistral_parts[i].there));
+        for (i = 0; i < sizeof mistral_words / sizeof *mistral_words; i++)
+            replace(name, room, mistral_words[i].there, mistral_words[i].here);
+        return;
+    }
+    for (i = 0; i < sizeof mistral_outside / sizeof *mistral_outside; i++)
+        if (starts_with(old, mistral_outside[i].there))
+            snprintf(name, room, "%s%s", mistral_outside[i].here, old + strlen(mistral_outside[i].there));
+}
+
 static int needs_renaming(const struct tensor *t)
 {
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
@@ -125,14 +189,22 @@ static int needs_renaming(const struct tensor *t)
     return t->ndim == 0 || is_packed(t) || strstr(t->name, ".mlp.experts.gate_up_proj") || strstr(t->name, ".mlp.experts.down_proj");
 }
 
+static int is_mistral(const struct checkpoint *c)
+{
+    size_t i = 0;
+    while (i < c->count && strcmp(c->tensors[i].name, "tok_embeddings.weight"))
+        i++;
+    return i < c->count;
+}
+
 int checkpoint_rename(struct checkpoint *c, vb_error *err)
 {
     struct tensor *old = c->tensors;
     size_t count = c->count, i = 0, p;
-    int rc = VB_OK;
+    int rc = VB_OK, mistral = is_mistral(c);
     while (i < count && !needs_renaming(&old[i]))
         i++;
-    if (i == count)
+    if (i == count && !mistral)
         return VB_OK;
     vb_free(&c->allocator, c->names.entries);
     c->names = (struct name_table){0};
@@ -140,11 +212,13 @@ int checkpoint_rename(struct checkpoint *c, vb_error *err)
     c->count = c->room = 0;
     const struct renaming r = {c, err};
     for (i = 0; !rc && i < count; i++) {
-        char name[TENSOR_MAX_NAME + 16];
+        char name[TENSOR_MAX_NAME + 128];
         for (p = 0; p < sizeof prefixes / sizeof *prefixes && !starts_with(old[i].name, prefixes[p].there); p++)
             ;
         int found = p < sizeof prefixes / sizeof *prefixes;
         snprintf(name, sizeof name, "%s%s", found ? prefixes[p].here : "", old[i].name + (found ? strlen(prefixes[p].there) : 0));
+        if (mistral)
+            rename_mistral(name, sizeof name, old[i].name);
         rc = add_named(&r, &old[i], name);
     }
     vb_free(&c->allocator, old);

@@ -484,15 +484,23 @@ int config_from_json(struct config *out, json_t *root, const char *generation, s
     return VB_OK;
 }
 
-int config_parse(struct config *out, const char *json, size_t size, const char *generation, size_t generation_size,
-                 const char *name, vb_error *err)
+static int parse(struct config *out, const char *json, size_t size, const char *generation, size_t generation_size,
+                 const char *name, int is_params, vb_error *err)
 {
     json_t *root = json_read(json, size, name, err);
     if (!root)
         return err ? err->code : VB_BAD_CHECKPOINT;
-    int rc = config_from_json(out, root, generation, generation_size, name, err);
+    int rc = is_params ? config_convert_params(root, name, err) : VB_OK;
+    if (!rc && !(rc = config_from_json(out, root, generation, generation_size, name, err)))
+        out->params = is_params;
     json_decref(root);
     return rc;
+}
+
+int config_parse(struct config *out, const char *json, size_t size, const char *generation, size_t generation_size,
+                 const char *name, vb_error *err)
+{
+    return parse(out, json, size, generation, generation_size, name, 0, err);
 }
 
 static int read_gguf(struct config *out, const char *path, const vb_allocator *a, vb_error *err)
@@ -510,16 +518,17 @@ int config_read(struct config *out, const char *dir, const vb_allocator *a, vb_e
     if (gguf_is_path(dir))
         return read_gguf(out, dir, a, err);
     char *path = vb_path(a, dir, "config.json"), *generation_path = vb_path(a, dir, "generation_config.json");
-    char *text = NULL, *generation = NULL;
+    char *text = NULL, *generation = NULL, *params = vb_path(a, dir, "params.json");
     size_t size = 0, generation_size = 0;
-    int rc;
+    int rc, of_mistral = path && params && !vb_file_exists(path) && vb_file_exists(params);
 
-    if (!path || !generation_path)
+    if (!path || !generation_path || !params)
         rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for a path", dir);
-    else if (!(rc = vb_read_file(a, path, &text, &size, err)) && vb_file_exists(generation_path))
+    else if (!(rc = vb_read_file(a, of_mistral ? params : path, &text, &size, err)) && vb_file_exists(generation_path))
         rc = vb_read_file(a, generation_path, &generation, &generation_size, err);
     if (!rc)
-        rc = config_parse(out, text, size, generation, generation_size, "config.json", err);
+        rc = parse(out, text, size, generation, generation_size, of_mistral ? "params.json" : "config.json", of_mistral, err);
+    vb_free(a, params);
     vb_free(a, generation);
     vb_free(a, text);
     vb_free(a, generation_path);
@@ -529,7 +538,7 @@ int config_read(struct config *out, const char *dir, const vb_allocator *a, vb_e
 
 const char *config_origin(const struct config *c)
 {
-    return c->gguf ? "the metadata" : "config.json";
+    return c->gguf ? "the metadata" : c->params ? "params.json" : "config.json";
 }
 
 int config_layer_is_moe(const struct config *c, int layer)

@@ -94,6 +94,7 @@ struct config {
 
     int gguf;      /* 1: these values are from a GGUF file's metadata (gguf.h); 0: from config.json */
     int no_query_scale; /* 1: the GGUF file of Mistral 4 has no attention.temperature_scale, so queries are not scaled */
+    int params;    /* 1: these values are from Mistral's params.json */
     int no_groups; /* 1: the GGUF file has no expert_group_count, so the router chooses among the experts of all groups */
 
     struct dims dims;               /* the sizes above as a struct dims; config_set_dims sets them */
@@ -117,7 +118,8 @@ int config_parse(struct config *out, const char *json, size_t size, const char *
 struct gguf;
 int config_from_gguf(struct config *out, const struct gguf *g, vb_error *err);
 
-/* Reads config.json and, if present, generation_config.json of the directory `dir`. If `dir` is a GGUF file, reads its
+/* Reads config.json and, if present, generation_config.json of the directory `dir`. If there is no config.json, but a params.json, reads
+ * that (config_params.c). If `dir` is a GGUF file, reads its
  * metadata. */
 int config_read(struct config *out, const char *dir, const vb_allocator *a, vb_error *err);
 
@@ -128,7 +130,7 @@ int config_row(const struct config *c, size_t i, const char **key, char value[32
 /* Returns a hash of the values of all keys, with all their digits, of the end tokens, and of all conventions. */
 uint64_t config_hash(const struct config *c);
 
-/* Returns the source of the values for error messages: "config.json", or "the metadata" of a GGUF file. */
+/* Returns the source of the values for error messages: "config.json", "params.json", or "the metadata" of a GGUF file. */
 const char *config_origin(const struct config *c);
 
 /* Returns 1 if a layer has experts. Layers from num_hidden_layers on are MTP layers. */

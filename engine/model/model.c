@@ -352,6 +352,7 @@ int model_name_ends(const char *name, const char *end)
 static int is_vision(const char *name)
 {
     static const char *const prefixes[] = {"vision_tower.", "mm_projector.", "multi_modal_projector.", "model.vision_tower.",
+                                           "vision_encoder.", "vision_language_adapter.", "patch_merger.", "pre_mm_projector_norm.",
                                            "model.multi_modal_projector."};
     size_t i = 0;
     while (i < sizeof prefixes / sizeof *prefixes && strncmp(name, prefixes[i], strlen(prefixes[i])))

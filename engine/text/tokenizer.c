@@ -222,6 +222,14 @@ int tokenizer_is_tiktoken(const char *dir, const vb_allocator *a, vb_error *err)
     return rc;
 }
 
+static int has_tekken(const char *dir, const vb_allocator *a)
+{
+    char *path = vb_path(a, dir, "tekken.json");
+    int found = path && vb_file_exists(path);
+    vb_free(a, path);
+    return found;
+}
+
 int tokenizer_open(struct tokenizer **out, const char *dir, const vb_allocator *a, vb_error *err)
 {
     *out = NULL;
@@ -236,6 +244,11 @@ int tokenizer_open(struct tokenizer **out, const char *dir, const vb_allocator *
     int rc;
     if (!path || !config_path) {
         rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for a path", dir);
+        goto done;
+    }
+    if (!vb_file_exists(path) && has_tekken(dir, a)) {
+        rc = vb_fail(err, VB_UNSUPPORTED, "%s: the tokenizer tekken.json is not supported, only tokenizer.json, which Mistral's repositories in the "
+                     "layout of Hugging Face have", dir);
         goto done;
     }
     if ((rc = vb_read_file(a, path, &data, &size, err)) ||
