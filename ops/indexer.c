@@ -104,6 +104,7 @@ struct choice_pass {
     const struct op_ctx *cx;
     const struct indexer *ix;
     const struct timeline *seen;
+    const int32_t *const *forced; /* NULL: none */
     const float *q, *w;
     int32_t *kept;
     size_t S, blocks, context; /* blocks: those of the longest timeline */
@@ -123,9 +124,12 @@ size_t op_index_scratch(const struct indexer *ix, size_t S, size_t context, int 
 
 static int has_to_choose(const struct choice_pass *p, size_t s) { return p->seen[s].length > p->ix->kept; }
 
+static int is_forced(const struct choice_pass *p, size_t s) { return p->forced && p->forced[s]; }
+
 static int wants_scores(const struct choice_pass *p, size_t s)
 {
-    return has_to_choose(p, s) || (p->cx->probe && p->cx->probe->scores);
+    const struct op_probe *probe = p->cx->probe;
+    return (has_to_choose(p, s) && (probe || !is_forced(p, s))) || (probe && probe->scores);
 }
 
 /* Returns n rows of the index cache from token j on. If they are not adjacent in memory, they are copied first. */
@@ -233,7 +237,9 @@ static void choose(void *arg, size_t s, int thread)
 {
     struct choice_pass *p = arg;
     (void)thread;
-    if (has_to_choose(p, s))
+    if (has_to_choose(p, s) && is_forced(p, s))
+        memcpy(p->kept + s * p->ix->kept, p->forced[s], p->ix->kept * sizeof *p->kept);
+    else if (has_to_choose(p, s))
         op_index_keep(p->kept + s * p->ix->kept, p->score + s * p->context, p->seen[s].length, p->ix);
 }
 
@@ -299,6 +305,7 @@ void op_index_choose(struct op_ctx *cx, int32_t *kept, const float *q, const flo
     for (size_t s = 0; s < S; s += most) {
         p.S = at_most(most, S - s);
         p.seen = seen + s;
+        p.forced = ix->forced ? ix->forced + s : NULL;
         p.q = q + s * ix->heads * ix->dim;
         p.w = w + s * ix->heads;
         p.kept = kept + s * ix->kept;

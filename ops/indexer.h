@@ -9,6 +9,9 @@
  * order of rule 7: a larger score comes first; of equal scores, the one of the earlier token; NaN comes last. A query that can
  * see no more tokens attends to all of them.
  *
+ * The caller may force the tokens of a query (`forced`). Then its scores are computed only for a probe. If these are the tokens that
+ * the indexer chooses, all bits are the same.
+ *
  * The formulas are from DeepSeek-V3.2-Exp's report and inference/model.py. docs/ARITHMETIC.md, rule 9, has the order of all
  * sums:
  *
@@ -36,6 +39,8 @@ struct indexer {
     int bf16_weights;         /* 1: weights_proj(x)_h * H^-1/2 is rounded to BF16 */
     int bf16_scores;          /* 1: tokens are ranked by scores rounded to BF16 */
     int highest;              /* 1: of equal scores, the one of the later token comes first */
+    const int32_t *const *forced; /* NULL, or [S]: forced[s] is NULL, or the tokens that query s keeps if it has to choose, [kept], in
+                                     ascending order */
 };
 
 /* Returns the size of a row of the index cache in bytes; a multiple of 4. */

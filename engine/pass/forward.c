@@ -133,7 +133,7 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
     if (w->tapper)
         tap_rope_and_cache_rows(w, S);
     if (w->kept_most && !a->sees_all)
-        index_tokens(w, a, rows, x, S);
+        index_tokens(w, a, layer, rows, x, S);
     tap_operator(w, "self_attn.");
     op_enter(&w->cx, PART_ATTENTION);
     forward_attend(w, &attention, rows, S);

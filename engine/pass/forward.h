@@ -35,6 +35,9 @@ struct row {
                          other draft */
     const int32_t *forced; /* [layers, experts per token]: the experts that each layer must take, in ascending order; a layer whose
                               first number is -1 chooses; NULL: all layers choose. For rows of an MTP module, [1, experts per token] */
+    const int32_t *forced_kept; /* [layers, index_topk]: the tokens to which attention must attend, in ascending order, as places in the
+                                   timeline of the row; a layer whose first number is -1 chooses; NULL: all choose. For rows of an
+                                   MTP module, [1, index_topk] */
     int32_t *taken;        /* [layers, experts per token]: for rows of the target: receives the experts of each MoE layer; NULL: nobody wants them */
     struct kept_tokens *keep;      /* receives the tokens to which attention attends; NULL: nobody wants them */
     const struct kept_tokens *use; /* if the row sees more than index_topk tokens, it attends to these; NULL or none: its indexer
@@ -61,7 +64,7 @@ struct workspace {
     float *cos_sin;                /* [rows, r] */
     float *concat;                 /* [rows, 2d]: the input of eh_proj (MTP) */
     float *scores, *weights;       /* [rows, E], [rows, experts per token] */
-    const int32_t **forced;        /* [rows]: of the present layer, router.forced */
+    const int32_t **forced;        /* [rows]: of the present layer, router.forced or indexer.forced */
     struct rope index_rope;        /* the indexer's: the angles of `rope`, perhaps other pairs */
     size_t kept_most;              /* tokens to which a row attends at most; 0: the model has no indexer */
     float *index_k, *index_q, *index_w; /* [rows, D], [rows, HD], [rows, H]: key, queries and weights of an indexer */

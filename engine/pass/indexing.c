@@ -74,6 +74,18 @@ static void attend_to_kept(struct workspace *w, const struct row *row, size_t s)
     }
 }
 
+/* Finds the forced tokens of each row in this layer. Returns NULL if no row has any. */
+static const int32_t *const *forced_tokens(struct workspace *w, size_t layer, const struct row *rows, size_t S)
+{
+    size_t at = layer * w->model->config.dims.index_topk;
+    int any = 0;
+    for (size_t s = 0; s < S; s++) {
+        w->forced[s] = rows[s].forced_kept && rows[s].forced_kept[at] >= 0 ? rows[s].forced_kept + at : NULL;
+        any |= w->forced[s] != NULL;
+    }
+    return any ? w->forced : NULL;
+}
+
 /* Replaces the tokens that rows [first, first + S) see by those that the indexer chooses, in w->kept. */
 static void choose(struct workspace *w, const struct mla *a, const struct indexer *ix, const struct row *rows, const float *x, size_t first,
                    size_t S)
@@ -91,7 +103,7 @@ static void choose(struct workspace *w, const struct mla *a, const struct indexe
             w->kept[i] = w->seen[s].slots[w->kept[i]];
 }
 
-void index_tokens(struct workspace *w, const struct mla *a, const struct row *rows, const float *x, size_t S)
+void index_tokens(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, const float *x, size_t S)
 {
     struct indexer ix = index_of(w);
     size_t first = 0, end = S;
@@ -103,6 +115,7 @@ void index_tokens(struct workspace *w, const struct mla *a, const struct row *ro
         end--;
     if (a->has_indexer && first < end) {
         op_enter(&w->cx, PART_INDEXER);
+        ix.forced = forced_tokens(w, layer, rows + first, end - first);
         choose(w, a, &ix, rows, x, first, end - first);
         op_enter(&w->cx, PART_SMALL);
     }

@@ -94,7 +94,7 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
     w->scores = take(w, S * experts, sizeof(float));
     w->weights = take(w, S * chosen, sizeof(float));
     w->experts = take(w, S * chosen, sizeof(int32_t));
-    w->forced = take(w, experts ? S : 0, sizeof *w->forced);
+    w->forced = take(w, experts || w->kept_most ? S : 0, sizeof *w->forced);
     w->ids = take(w, S, sizeof(int32_t));
     w->seen = take(w, S, sizeof(struct timeline));
     w->index_seen = take(w, w->kept_most ? S : 0, sizeof(struct timeline));

@@ -31,10 +31,10 @@ static int check_options(vb_batch *b, vb_error *err)
         return vb_fail(err, VB_BAD_ARGUMENT, "%d finished sequences to keep, wanted 0 to %d", b->options.keep_finished, MOST_KEPT);
     b->kept.most = (size_t)b->options.keep_finished;
     int code = session_limits(b->model, o, &b->context, err);
-    int32_t *routes = NULL;
+    vb_routes routes = {0};
     if (!code)
         code = routes_copy(&routes, b->model, &o->routes, err);
-    vb_free(b->model->allocator, routes);
+    routes_free(b->model, &routes);
     if (code)
         return code;
     b->round_rows = 1 + (o->drafting.tree.topk > 1 ? VB_MAX_NODES : VB_MAX_DRAFT);
@@ -94,7 +94,7 @@ static void forget(vb_batch *b, struct batch_request *r)
     if (!r->asked.session)
         vb_session_close(r->run.session);
     vb_free(b->model->allocator, r->prompt);
-    vb_free(b->model->allocator, r->routes);
+    routes_free(b->model, &r->session.routes);
     vb_free(b->model->allocator, r);
 }
 
@@ -222,9 +222,8 @@ int vb_batch_add(vb_batch *b, const vb_request *q, int64_t *id, vb_error *err)
         vb_free(a, prompt);
         return vb_fail(err, VB_NO_MEMORY, "no memory for a request of %zu tokens", q->count);
     }
-    const vb_routes *routes = q->routes ? q->routes : &b->options.session.routes;
-    int32_t *forced = NULL;
-    code = routes_copy(&forced, b->model, routes, err);
+    vb_routes forced;
+    code = routes_copy(&forced, b->model, q->routes ? q->routes : &b->options.session.routes, err);
     if (code) {
         vb_free(a, r);
         vb_free(a, prompt);
@@ -232,13 +231,12 @@ int vb_batch_add(vb_batch *b, const vb_request *q, int64_t *id, vb_error *err)
     }
     memcpy(prompt, q->tokens, q->count * sizeof *prompt);
     *r = (struct batch_request){.id = b->next_id++, .session = b->options.session, .asked = *q, .prompt = prompt,
-                          .routes = forced,
                           .result.fingerprint = VB_FINGERPRINT_START};
     r->session.sampling = q->sampling ? *q->sampling : b->options.session.sampling;
     r->session.drafting = q->drafting ? *q->drafting : b->options.session.drafting;
     r->session.context = (int32_t)(q->options.max_tokens < b->context - q->count ? q->count + q->options.max_tokens : b->context);
     r->session.sequence = (int32_t)r->id;
-    r->session.routes = (vb_routes){forced, forced ? routes->tokens : 0, routes->layers, routes->top_k};
+    r->session.routes = forced;
     r->run = (struct run){.options = &r->asked.options, .result = &r->result, .prompt_row = q->prompt_row, .prompt_context = q->context,
                           .prompt = q->count};
     batch_wait(b, r);

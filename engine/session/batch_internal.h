@@ -15,7 +15,6 @@ struct batch_request {
     vb_session_options session;
     vb_request asked;
     int32_t *prompt;          /* [asked.count] */
-    int32_t *routes;          /* session.routes.experts; NULL if no route is forced */
     struct run run;           /* run.session is asked.session if the caller gave one. Otherwise run.session is NULL until the
                                  request is first admitted */
     vb_result result;

@@ -84,9 +84,11 @@ static int module_rows(struct evaluation *e, int k, size_t first, size_t n, vb_e
     if (first == 0)
         net->first_row(e->net, s->work, &e->caches[k], k, ahead, s->tokens[k]);
     for (size_t j = 0; j < n; j++) {
-        const int32_t *forced = routes_forced(&s->options.routes, first + j);
+        const vb_routes *r = &s->options.routes;
+        const int32_t *forced = routes_forced(r, first + j), *kept = routes_kept(r, first + j);
         e->rows[j] = net->row(e->net, &e->caches[k], k, first + j, ahead, s->tokens[first + j + ahead]);
-        e->rows[j].forced = forced && layer < s->options.routes.layers ? forced + layer * s->options.routes.top_k : NULL;
+        e->rows[j].forced = forced && layer < r->layers ? forced + layer * r->top_k : NULL;
+        e->rows[j].forced_kept = kept && layer < r->layers ? kept + (size_t)layer * (size_t)r->index_topk : NULL;
         if (e->by_token) {
             e->rows[j].hidden_of += k;
             e->rows[j].hidden_depth = -1;

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/hash64.h"
@@ -10,7 +11,8 @@
 void vb_model_routes(const vb_model *m, vb_routes *out)
 {
     int has_moe = config_has_layers(&m->config, 1);
-    *out = (vb_routes){.layers = m->config.num_hidden_layers, .top_k = has_moe ? (int32_t)m->config.dims.chosen : 0};
+    *out = (vb_routes){.layers = m->config.num_hidden_layers, .top_k = has_moe ? (int32_t)m->config.dims.chosen : 0,
+                        .index_topk = m->config.index_topk};
 }
 
 int vb_is_moe_layer(const vb_model *m, int32_t layer)
@@ -58,42 +60,121 @@ static int is_moe(const struct model *m, int32_t layer)
     return depth < 0 ? vb_is_moe_layer(m, layer) : m->mtp[depth % m->num_mtp].layer.is_moe;
 }
 
-int routes_copy(int32_t **copy, const struct model *m, const vb_routes *r, vb_error *err)
+static int by_number(const void *p, const void *q)
+{
+    int32_t a = *(const int32_t *)p, b = *(const int32_t *)q;
+    return (a > b) - (a < b);
+}
+
+/* Checks the set of one token in a layer with an indexer, and sorts it. The token can see `seen` rows. */
+static int take_set(int32_t *to, const int32_t *set, int32_t topk, int32_t seen, size_t token, int32_t layer, vb_error *err)
+{
+    int32_t want = seen < topk ? seen : topk, n = 0;
+    if (all_missing(set, topk))
+        return VB_OK;
+    while (n < topk && set[n] != -1)
+        n++;
+    if (n != want || !all_missing(set + n, topk - n))
+        return vb_fail(err, VB_BAD_ARGUMENT, "the kept set of token %zu in layer %d has %d numbers and then -1, wanted %d of the %d tokens that it "
+                       "can see", token, layer, n, want, seen);
+    for (int32_t i = 0; i < n; i++)
+        if (set[i] < 0 || set[i] >= seen)
+            return vb_fail(err, VB_BAD_ARGUMENT, "the kept set of token %zu in layer %d contains token %d, wanted 0 to %d", token, layer, set[i],
+                           seen - 1);
+    memcpy(to, set, (size_t)n * sizeof *to);
+    qsort(to, (size_t)n, sizeof *to, by_number);
+    for (int32_t i = 1; i < n; i++)
+        if (to[i] == to[i - 1])
+            return vb_fail(err, VB_BAD_ARGUMENT, "the kept set of token %zu in layer %d contains token %d twice", token, layer, to[i]);
+    if (n < topk || n == seen)
+        memset(to, 0xff, (size_t)topk * sizeof *to); /* all are kept anyway */
+    return VB_OK;
+}
+
+static int has_indexer(const struct model *m, int32_t layer)
+{
+    int32_t depth = layer - m->config.num_hidden_layers;
+    return depth < 0 ? m->layers[layer].self_attn.has_indexer : m->mtp[depth % m->num_mtp].layer.self_attn.has_indexer;
+}
+
+static int take_token(vb_routes *copy, const struct model *m, const vb_routes *r, size_t t, vb_error *err)
+{
+    int code = VB_OK;
+    for (int32_t l = 0; l < r->layers && !code; l++) {
+        int phantom = l >= m->config.num_hidden_layers && m->config.conventions.value[FIRST_ROW];
+        size_t at = t * (size_t)r->layers + (size_t)l, expert = at * (size_t)r->top_k, place = at * (size_t)r->index_topk;
+        if (r->experts && is_moe(m, l))
+            code = take_layer(m, (int32_t *)(uintptr_t)copy->experts + expert, r->experts + expert, t, l, err);
+        if (!code && r->kept && has_indexer(m, l))
+            code = take_set((int32_t *)(uintptr_t)copy->kept + place, r->kept + place, r->index_topk, (int32_t)t + 1 + phantom, t, l, err);
+    }
+    return code;
+}
+
+/* Returns an array of -1. */
+static int32_t *nothing(const struct model *m, size_t tokens, size_t row)
+{
+    int32_t *all = vb_alloc(m->allocator, tokens, row * sizeof *all);
+    if (all)
+        memset(all, 0xff, tokens * row * sizeof *all);
+    return all;
+}
+
+static int check_shape(const struct model *m, const vb_routes *r, vb_error *err)
 {
     vb_routes wanted;
     vb_model_routes(m, &wanted);
     int32_t most = wanted.layers + (m->num_mtp ? VB_MAX_DRAFT : 0);
-    size_t row = (size_t)r->layers * (size_t)wanted.top_k;
-    int code = VB_OK;
-    *copy = NULL;
-    if (!r->experts || !r->tokens)
-        return VB_OK;
-    if (!wanted.top_k)
+    int fits = r->layers >= wanted.layers && r->layers <= most;
+    if (r->experts && !wanted.top_k)
         return vb_fail(err, VB_BAD_ARGUMENT, "there are routes, but the model has no MoE layer");
-    if (r->layers < wanted.layers || r->layers > most || r->top_k != wanted.top_k)
+    if (r->experts && !(fits && r->top_k == wanted.top_k))
         return vb_fail(err, VB_BAD_ARGUMENT, "the routes have the shape [%zu, %d, %d], wanted %d layers and %d experts per token", r->tokens,
                        r->layers, r->top_k, wanted.layers, wanted.top_k);
-    *copy = vb_alloc(m->allocator, r->tokens, row * sizeof **copy);
-    if (!*copy)
-        return vb_fail(err, VB_NO_MEMORY, "no memory for the routes of %zu tokens", r->tokens);
-    memset(*copy, 0xff, r->tokens * row * sizeof **copy); /* -1 */
-    for (size_t t = 0; t < r->tokens && !code; t++)
-        for (int32_t l = 0; l < r->layers && !code; l++)
-            if (is_moe(m, l))
-                code = take_layer(m, *copy + t * row + (size_t)(l * r->top_k), r->experts + t * row + (size_t)(l * r->top_k), t, l, err);
-    if (!code)
+    if (r->kept && !wanted.index_topk)
+        return vb_fail(err, VB_BAD_ARGUMENT, "there are kept sets, but the model has no indexer");
+    if (r->kept && !(fits && r->index_topk == wanted.index_topk))
+        return vb_fail(err, VB_BAD_ARGUMENT, "the kept sets have the shape [%zu, %d, %d], wanted %d layers and index_topk = %d", r->tokens,
+                       r->layers, r->index_topk, wanted.layers, wanted.index_topk);
+    return r->tokens <= m->config.dims.positions ? VB_OK
+           : vb_fail(err, VB_BAD_ARGUMENT, "there are routes of %zu tokens, max_position_embeddings is %zu", r->tokens, m->config.dims.positions);
+}
+
+int routes_copy(vb_routes *copy, const struct model *m, const vb_routes *r, vb_error *err)
+{
+    *copy = (vb_routes){0};
+    if ((!r->experts && !r->kept) || !r->tokens)
         return VB_OK;
-    vb_free(m->allocator, *copy);
-    *copy = NULL;
+    int code = check_shape(m, r, err);
+    if (code)
+        return code;
+    *copy = (vb_routes){NULL, r->tokens, r->layers, r->top_k, NULL, r->kept ? r->index_topk : 0};
+    if (r->experts)
+        copy->experts = nothing(m, r->tokens, (size_t)r->layers * (size_t)r->top_k);
+    if (r->kept)
+        copy->kept = nothing(m, r->tokens, (size_t)r->layers * (size_t)r->index_topk);
+    if ((r->experts && !copy->experts) || (r->kept && !copy->kept))
+        code = vb_fail(err, VB_NO_MEMORY, "no memory for the routes of %zu tokens", r->tokens);
+    for (size_t t = 0; t < r->tokens && !code; t++)
+        code = take_token(copy, m, r, t, err);
+    if (code)
+        routes_free(m, copy);
     return code;
+}
+
+void routes_free(const struct model *m, vb_routes *copy)
+{
+    vb_free(m->allocator, (void *)(uintptr_t)copy->experts);
+    vb_free(m->allocator, (void *)(uintptr_t)copy->kept);
+    *copy = (vb_routes){0};
 }
 
 int routes_open(struct vb_session *s, size_t rows, vb_error *err)
 {
-    vb_routes *r = &s->options.routes, shape;
+    vb_routes given = s->options.routes, shape;
     vb_model_routes(s->model, &shape);
-    int code = routes_copy(&s->forced, s->model, r, err);
-    r->experts = s->forced;
+    int code = routes_copy(&s->options.routes, s->model, &given, err);
+    s->has_routes = 1; /* now the session's own */
     if (code || !s->options.record_routes)
         return code;
     if (!shape.top_k)
@@ -104,7 +185,8 @@ int routes_open(struct vb_session *s, size_t rows, vb_error *err)
 
 void routes_close(struct vb_session *s)
 {
-    vb_free(s->model->allocator, s->forced);
+    if (s->has_routes)
+        routes_free(s->model, &s->options.routes);
     vb_free(s->model->allocator, s->taken);
 }
 
@@ -119,34 +201,41 @@ int vb_session_routes(const vb_session *s, vb_routes *out)
     return 1;
 }
 
-/* Whether nothing is forced for a token in the target's layers. */
-static int is_free(const struct model *m, const vb_routes *r, size_t token)
+/* Compares `numbers` numbers of a token. NULL, where nothing is forced, equals numbers that are all -1. */
+static int same(const int32_t *x, const int32_t *y, size_t numbers)
 {
-    const int32_t *experts = routes_forced(r, token);
-    return !experts || all_missing(experts, m->config.num_hidden_layers * r->top_k);
+    if (x && y)
+        return !memcmp(x, y, numbers * sizeof *x);
+    return (!x || all_missing(x, (int32_t)numbers)) && (!y || all_missing(y, (int32_t)numbers));
 }
+
+static size_t numbers_of(const struct model *m, int32_t width) { return (size_t)m->config.num_hidden_layers * (size_t)width; }
 
 size_t routes_alike(const struct model *m, const vb_routes *a, const vb_routes *b, size_t tokens)
 {
-    size_t t = 0;
-    for (; t < tokens && (a->experts || b->experts); t++) {
-        const int32_t *x = routes_forced(a, t), *y = routes_forced(b, t);
-        size_t numbers = (size_t)(m->config.num_hidden_layers * a->top_k);
-        if (x && y ? memcmp(x, y, numbers * sizeof *x) : !(is_free(m, a, t) && is_free(m, b, t)))
+    size_t t = 0, experts = numbers_of(m, (int32_t)m->config.dims.chosen), kept = numbers_of(m, (int32_t)m->config.dims.index_topk);
+    while (t < tokens && (a->experts || b->experts || a->kept || b->kept)) {
+        if (!same(routes_forced(a, t), routes_forced(b, t), experts) || !same(routes_kept(a, t), routes_kept(b, t), kept))
             return t;
+        t++;
     }
     return tokens;
 }
 
 void routes_hash(const struct model *m, const vb_routes *r, size_t tokens, char hash[ROUTES_HASH])
 {
+    size_t experts = numbers_of(m, (int32_t)m->config.dims.chosen), kept = numbers_of(m, (int32_t)m->config.dims.index_topk);
     uint64_t h = 0;
     int any = 0;
     for (size_t t = 0; t < tokens; t++) {
-        if (is_free(m, r, t))
-            continue;
-        h = hash64(h + t + 1, routes_forced(r, t), (size_t)(m->config.num_hidden_layers * r->top_k) * sizeof *r->experts);
-        any = 1;
+        if (!same(routes_forced(r, t), NULL, experts)) {
+            h = hash64(h + t + 1, routes_forced(r, t), experts * sizeof *r->experts);
+            any = 1;
+        }
+        if (!same(routes_kept(r, t), NULL, kept)) {
+            h = hash64(~h + t + 1, routes_kept(r, t), kept * sizeof *r->kept);
+            any = 1;
+        }
     }
     snprintf(hash, ROUTES_HASH, any ? "%016" PRIx64 : "none", h);
 }

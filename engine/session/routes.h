@@ -1,5 +1,5 @@
-/* engine/session/routes.h -- forced routes: experts that the tokens of a session must take; recorded routes: experts that
- * they took.
+/* engine/session/routes.h -- forced routes: experts that the tokens of a session must take, and sets of tokens to which they
+ * must attend; recorded routes: experts that they took.
  *
  * Routes are indexed by token, so chunks, drafts and batches do not matter. The row of a token depends on the routes of this
  * token and of all tokens before it: sequences may share rows only if all these routes are the same. */
@@ -8,13 +8,15 @@
 
 #include "engine/session/session.h"
 
-/* Checks the routes (vb_session_options.routes) and copies their experts: those of a MoE layer in ascending order, -1 in
- * dense layers. The copy comes from the model's allocator, and the caller frees it. *copy is NULL if there are no routes.
- * Returns VB_BAD_ARGUMENT if the routes do not fit the model. */
-int routes_copy(int32_t **copy, const struct model *m, const vb_routes *r, vb_error *err);
+/* Checks the routes (vb_session_options.routes) and copies them. The experts of a MoE layer are in ascending order; dense layers
+ * contain -1. Kept sets are in ascending order, too. They contain -1 in layers without an indexer, and where all tokens that can be
+ * seen are kept anyway. The copy comes from the model's allocator; routes_free frees it. Without routes and after an error, both
+ * pointers of *copy are NULL. Returns VB_BAD_ARGUMENT if the routes do not fit the model. */
+int routes_copy(vb_routes *copy, const struct model *m, const vb_routes *r, vb_error *err);
+void routes_free(const struct model *m, vb_routes *copy);
 
-/* Copies the forced routes of s->options to the session, and allocates s->taken for `rows` rows if the session records
- * routes. routes_close frees both. */
+/* Makes s->options.routes a copy of itself, and allocates s->taken for `rows` rows if the session records routes. routes_close
+ * frees both. */
 int routes_open(struct vb_session *s, size_t rows, vb_error *err);
 void routes_close(struct vb_session *s);
 
@@ -24,9 +26,14 @@ static inline const int32_t *routes_forced(const vb_routes *r, size_t index)
 {
     return r->experts && index < r->tokens ? r->experts + index * (size_t)(r->layers * r->top_k) : NULL;
 }
+/* Returns the forced sets of a token, [layers, index_topk], or NULL. */
+static inline const int32_t *routes_kept(const vb_routes *r, size_t index)
+{
+    return r->kept && index < r->tokens ? r->kept + index * (size_t)r->layers * (size_t)r->index_topk : NULL;
+}
 /* The next two functions compare only layers of the target: no row of a session depends on routes of MTP depths, because vb_evaluate keeps
  * the rows of MTP modules in caches of its own. */
-/* Returns how many of the first `tokens` tokens have the same forced routes in a and b, up to the first difference. */
+/* Returns how many of the first `tokens` tokens have the same forced routes and kept sets in a and b, up to the first difference. */
 size_t routes_alike(const struct model *m, const vb_routes *a, const vb_routes *b, size_t tokens);
 #define ROUTES_HASH 17 /* room for a hash in hexadecimal digits and the final 0 */
 /* Writes a hash of the forced routes of the first `tokens` tokens, or "none" if nothing is forced there. */

@@ -443,8 +443,10 @@ size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows
         rows[p->first_row + p->committed + i].parent = (int32_t)i;
     if (p->tree)
         place_nodes(s, p->tree, rows + p->first_row + p->committed);
-    for (size_t i = p->first_row; i < p->first_row + n; i++)
+    for (size_t i = p->first_row; i < p->first_row + n; i++) {
         rows[i].forced = routes_forced(&s->options.routes, (size_t)rows[i].index);
+        rows[i].forced_kept = routes_kept(&s->options.routes, (size_t)rows[i].index);
+    }
     return all;
 }
 

@@ -36,8 +36,7 @@ struct vb_session {
     struct sampler *sampler;
     struct acceptance *acceptance;
     struct tracer *tracer; /* NULL if no trace callback was set */
-    int32_t *forced;      /* [options.routes.tokens, layers, experts per token]: the session's copy of options.routes.experts, which
-                             then points to it; NULL if no route is forced */
+    int has_routes;       /* options.routes is the session's own copy */
     int32_t *taken;       /* [as many rows as the cache, layers, experts per token], by place in the cache: the experts that the rows
                              took; NULL unless options.record_routes */
     size_t routed;        /* number of tokens whose experts are in `taken` */

@@ -165,7 +165,7 @@ TEST(a_choice_beyond_the_margin_is_structural)
     DUMP(a, TINY "v3", "--tokens", TOKENS, "--taps", "lm_head.output");
     struct said said = RUN("diff", a, TINY "v3", "--follow-choices");
     expect_code(&said, 1);
-    assert_non_null(strstr(said.err, "it has no choices of experts to follow"));
+    assert_non_null(strstr(said.err, "it has no choices of experts or of tokens to follow"));
     forget(&said);
 }
 

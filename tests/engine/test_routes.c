@@ -374,7 +374,7 @@ static vb_routes with_module(const struct copy *routes)
         memcpy(to + t * wide_row, routes->experts + t * row, row * sizeof *to);
         memcpy(to + t * wide_row + row, routes->experts + t * row + row / layers * (layers - 1), row / layers * sizeof *to);
     }
-    return (vb_routes){to, routes->routes.tokens, (int32_t)layers + 1, routes->routes.top_k};
+    return (vb_routes){.experts = to, .tokens = routes->routes.tokens, .layers = (int32_t)layers + 1, .top_k = routes->routes.top_k};
 }
 
 /* Routes of MTP depths, which only vb_evaluate reads, do not keep sequences from sharing rows. */

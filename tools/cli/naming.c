@@ -264,7 +264,7 @@ int naming_place(const char *ours, int *step, int *last)
                 *step = (int)i;
     if (*step == (int)ENTRIES && naming_of_context(ours))
         for (size_t i = 0; i < ENTRIES; i++)
-            if (!strcmp(table[i].ours, "self_attn.k_rope"))
+            if (!strcmp(table[i].ours, "self_attn.indexer.margin"))
                 *step = (int)i;
     return layer;
 }

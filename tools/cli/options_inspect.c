@@ -48,7 +48,7 @@ const struct option options_to_inspect[] = {
     {"--html", NULL, "FILE", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(html), 0, 0,
      "Also write the result to FILE as a web page. The page needs no network."},
     {"--follow-choices", NULL, NULL, COMPARE_OPTIONS, TAKES_DIFF, FLAG, AT(follow_choices), 0, 0,
-     "Let the MODEL take the experts that the other side chose. Then all values are compared, also those after a tie-flip. A choice that "
+     "Let the MODEL take the experts that the other side chose, and attend to the tokens that its indexers kept. Then all values are compared, also those after a tie-flip. A choice that "
      "rounding does not explain is structural."},
     {"--ties", NULL, "WHAT", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(ties), 0, 0,
      "Say what a tie-flip means: ok, report or fail. With ok, it counts as rounding. With report, it is listed, and the exit code is that "

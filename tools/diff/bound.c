@@ -127,8 +127,11 @@ static int one_run(struct cli *c, const char *dir, const int32_t *ids, size_t co
     struct dump dump;
     size_t tensors;
     char path[512];
+    vb_routes shape;
+    vb_model_routes(c->model, &shape); /* an indexer's choices are judged by its scores */
     snprintf(path, sizeof path, "%s/run.safetensors", dir);
-    int code = dump_begin(c, &dump, path, scores ? "*,*attn.scores*" : NULL);
+    int code = dump_begin(c, &dump, path, scores || shape.index_topk ? "*" : NULL);
+    dump.no_attention_scores = !scores;
     if (code != EXIT_DONE)
         return code;
     code = dump_values(c, &dump, ids, count, seed);
@@ -177,9 +180,13 @@ int diff_dump(struct cli *c, const int32_t *ids, size_t count, uint64_t seed, in
     side->has_steps = 0; /* its steps are not those of the other side */
     side->kind = c->reference ? "reference" : "engine";
     side->path = c->model_dir;
-    side->followed = c->session.routes.experts != NULL;
-    if (side->followed && code == EXIT_DONE)
+    side->followed = (c->session.routes.experts ? CHOICE_EXPERTS : 0) | (c->session.routes.kept ? CHOICE_KEPT : 0);
+    side->bf16_scores = strstr(cli_facts(c).conventions, "indexer-scores=bf16") != NULL;
+    side->latest_first = strstr(cli_facts(c).conventions, "indexer-ties=highest") != NULL;
+    if (side->followed & CHOICE_EXPERTS && code == EXIT_DONE)
         json_array_append_new(side->notes, json_sprintf("%s took the experts that the other side chose", c->model_dir));
+    if (side->followed & CHOICE_KEPT && code == EXIT_DONE)
+        json_array_append_new(side->notes, json_sprintf("%s attended to the tokens that the other side kept", c->model_dir));
     return code;
 }
 

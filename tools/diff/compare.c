@@ -225,6 +225,8 @@ static void best_of_stats(struct diff_work *w, struct tap *t, const struct diff_
 
 /* --- choices --- */
 
+static int is_kept(const char *name) { return cli_ends_with(name, ".indexer.kept"); }
+
 int diff_by_number(const void *p, const void *q)
 {
     const double *a = p, *b = q;
@@ -256,6 +258,25 @@ static void mask_groups(const struct diff_work *w, const struct diff_side *side,
     free(kept);
 }
 
+/* Finds the lowest and the highest value that only the sorted set `here` contains. Returns 0 if it contains an index without a value. */
+static int only_one_chose(const double *c, size_t count, const double *here, const double *there, size_t k, double *lowest, double *highest)
+{
+    int fits = 1;
+    *lowest = INFINITY;
+    *highest = -INFINITY;
+    for (size_t i = 0, j = 0; i < k; i++) {
+        while (j < k && there[j] < here[i])
+            j++;
+        int has_value = here[i] >= 0 && here[i] < (double)count && c[(size_t)here[i]] != -INFINITY;
+        fits &= has_value;
+        if (has_value && (j == k || there[j] != here[i])) {
+            *lowest = fmin(*lowest, c[(size_t)here[i]]);
+            *highest = fmax(*highest, c[(size_t)here[i]]);
+        }
+    }
+    return fits;
+}
+
 /* Computes three numbers about a choice of k values on one side. *margin: the difference between the smallest chosen
  * value and the largest value that was not chosen. *gap: the largest difference between a value that only this side
  * chose and a value that only the other side chose. *bound: how much rounding can change the difference of two values.
@@ -267,23 +288,21 @@ static int margin_of(struct diff_work *w, const struct diff_side *side, const st
     const struct diff_series *by = diff_candidates(side, s, row, &c);
     if (!by)
         return 0;
-    *gap = 0;
+    double lowest[2], highest[2];
     for (size_t e = 0; e < by->width; e++)
         largest = fmax(largest, isfinite(c[e]) ? fabs(c[e]) : 0);
-    for (size_t i = 0; i < k; i++)
-        for (size_t j = 0; j < k; j++)
-            if (here[i] >= 0 && here[i] < (double)by->width && there[j] >= 0 && there[j] < (double)by->width &&
-                !diff_holds(there, k, here[i]) && !diff_holds(here, k, there[j]))
-                *gap = fmax(*gap, fabs(c[(size_t)here[i]] - c[(size_t)there[j]]));
-    for (size_t i = 0; i < k; i++)
-        if (here[i] < 0 || here[i] >= (double)by->width)
-            *gap = INFINITY;
+    int fits = only_one_chose(c, by->width, here, there, k, &lowest[0], &highest[0]);
+    int fits_too = only_one_chose(c, by->width, there, here, k, &lowest[1], &highest[1]);
+    *gap = !fits || (!fits_too && is_kept(s->name)) ? INFINITY : fmax(0, fmax(highest[0] - lowest[1], highest[1] - lowest[0]));
     mask_groups(w, side, s, row, c, by->width);
-    for (size_t e = 0; e < by->width; e++)
-        if (diff_holds(here, k, (double)e))
+    for (size_t e = 0, i = 0; e < by->width; e++) {
+        while (i < k && here[i] < (double)e)
+            i++;
+        if (i < k && here[i] == (double)e)
             least = fmin(least, c[e]);
         else
             next = fmax(next, c[e]);
+    }
     *margin = least - next;
     *bound = w->bounds ? 2 * bounds_of(w->bounds, by, by->dtype) * largest : INFINITY;
     free(c);
@@ -306,7 +325,7 @@ static void row_of_choices(struct diff_work *w, struct tap *t, const struct diff
     const struct diff_row *rows[2] = {row, other};
     int told[2], same = 1;
     for (int i = 0; i < 2; i++)
-        if (w->bounds && side[i]->followed)
+        if (w->bounds && side[i]->followed & diff_kind(t->a))
             diff_own_choice(side[i], w->bounds, i ? t->b : t->a, rows[i], set[i], k);
     qsort(w->x, k, sizeof *w->x, diff_by_number);
     qsort(w->y, k, sizeof *w->y, diff_by_number);
@@ -343,11 +362,26 @@ static void row_of_choices(struct diff_work *w, struct tap *t, const struct diff
             snprintf(t->why, sizeof t->why, "index %d: another choice, by a margin of %.3g; rounding explains %.3g", row->index,
                      widest, allowed);
         t->verdict = t->verdict == STRUCTURAL ? STRUCTURAL : TIE_FLIP;
-        if (!w->a->followed && !w->b->followed)
+        if (!((w->a->followed | w->b->followed) & diff_kind(t->a)))
             add_flip(w, t->a, row, t->a->layer);
         return;
     }
     mark(t, &t->worst, &t->breaks, row, 0, w->x[0], w->y[0]);
+}
+
+/* Compares the tokens that an indexer keeps. Places that are not used contain -1. */
+static void row_of_sets(struct diff_work *w, struct tap *t, const struct diff_row *row, const struct diff_row *other, size_t n)
+{
+    size_t a = diff_squeeze(w->x, n), b = diff_squeeze(w->y, n);
+    if (a == b) {
+        row_of_choices(w, t, row, other, a);
+        return;
+    }
+    t->numbers += n;
+    t->flips++;
+    diff_structural(t, "index %d: A keeps %zu tokens, B %zu", row->index, a, b);
+    mark(t, &t->first, &t->differs, row, 0, (double)a, (double)b);
+    mark(t, &t->worst, &t->breaks, row, 0, (double)a, (double)b);
 }
 
 /* Sorts the weights of a row by expert. A row has its weights in the order of its experts, which is not ascending in
@@ -410,7 +444,9 @@ static void one_row(struct diff_work *w, struct tap *t, struct sums *sums, const
         order_weights(w->b, t->b, other, w->y, w->p);
     }
     t->rows++;
-    if (t->dtype == DIFF_INTEGERS)
+    if (is_kept(t->a->name) && t->dtype == DIFF_INTEGERS)
+        row_of_sets(w, t, row, other, n);
+    else if (t->dtype == DIFF_INTEGERS)
         row_of_choices(w, t, row, other, n);
     else
         row_of_numbers(w, t, sums, row, n);
@@ -499,7 +535,7 @@ static void compare(struct diff_work *w, struct tap *t)
         diff_structural(t, "another shape: %s and %s", a->shape, b->shape);
         return;
     }
-    t->is_choice = cli_ends_with(a->name, ".mlp.gate.experts") || cli_ends_with(a->name, ".mlp.gate.groups");
+    t->is_choice = cli_ends_with(a->name, ".mlp.gate.experts") || cli_ends_with(a->name, ".mlp.gate.groups") || is_kept(a->name);
     t->is_logits = (cli_ends_with(a->name, "lm_head.output") || cli_ends_with(a->name, "shared_head.head.output")) && a->width &&
                    t->dtype != DIFF_INTEGERS;
     t->is_stats = a->is_stats || b->is_stats;
@@ -524,7 +560,7 @@ void diff_compare(struct comparison *r, const struct diff_side *a, const struct 
             w.last_layer = a->series[i].layer;
     for (size_t i = 0; i < a->count; i++) {
         const struct diff_series *other = diff_find(b, a->series[i].name, a->series[i].depth);
-        if (!other)
+        if (!other || cli_ends_with(a->series[i].name, ".indexer.margin")) /* the difference of two scores, often 0: its distance says nothing */
             continue;
         struct tap *t = &r->taps[r->count++];
         t->a = &a->series[i];

@@ -34,7 +34,7 @@ static int has_config(const char *path)
 static int wants_scores(const struct diff_side *side)
 {
     for (size_t i = 0; i < side->count; i++)
-        if (strstr(side->series[i].name, ".self_attn.scores.") || strstr(side->series[i].name, ".indexer.scores"))
+        if (strstr(side->series[i].name, ".self_attn.scores."))
             return 1;
     return 0;
 }
@@ -322,7 +322,7 @@ static int compare(struct sides *s)
 }
 
 /* Runs the model once more, with the choices of the other side. Both sides have been read and joined. */
-static int follow(struct sides *s, int32_t **experts)
+static int follow(struct sides *s, int32_t **experts, int32_t **kept)
 {
     int which = s->is_model[1], modules, found = 0;
     struct cli model;
@@ -332,11 +332,14 @@ static int follow(struct sides *s, int32_t **experts)
     if (code == EXIT_DONE) {
         vb_model_routes(model.model, &shape);
         modules = vb_mtp_modules(model.model) < VB_MAX_DRAFT ? vb_mtp_modules(model.model) : VB_MAX_DRAFT;
-        found = diff_routes(&s->side[!which], &s->side[which], &shape, modules, s->count, &s->c->session.routes, experts) > 0;
+        vb_routes *routes = &s->c->session.routes;
+        int phantom = strstr(cli_facts(&model).conventions, "first-row=phantom") != NULL;
+        found = diff_routes(&s->side[!which], &s->side[which], &shape, modules, s->count, routes, experts) > 0;
+        found |= diff_kept(&s->side[!which], &shape, modules, phantom, s->count, routes, kept) > 0;
     }
     cli_close(&model);
     if (code == EXIT_DONE && !found)
-        code = cli_fail(s->c, EXIT_OTHER, "%s: it has no choices of experts to follow", s->path[!which]);
+        code = cli_fail(s->c, EXIT_OTHER, "%s: it has no choices of experts or of tokens to follow", s->path[!which]);
     for (int i = 0; i < 2 && code == EXIT_DONE; i++)
         diff_close(&s->side[i]);
     free(s->ids);
@@ -346,7 +349,7 @@ static int follow(struct sides *s, int32_t **experts)
 
 static int run(struct cli *c)
 {
-    int32_t *followed = NULL;
+    int32_t *followed = NULL, *kept = NULL;
     struct sides s = {.c = c, .path = {c->model_dir, c->other}};
     const char *arithmetic = c->arithmetic;
     if (scored_is(c->model_dir) && scored_is(c->other) && !diff_is_stats(c->model_dir) && !diff_is_stats(c->other))
@@ -372,7 +375,7 @@ static int run(struct cli *c)
     code = code == EXIT_DONE ? read_all(&s) : code;
     if (code == EXIT_DONE && c->follow_choices) {
         code = join(&s);
-        code = code == EXIT_DONE ? follow(&s, &followed) : code;
+        code = code == EXIT_DONE ? follow(&s, &followed, &kept) : code;
     }
     code = code == EXIT_DONE ? join(&s) : code;
     code = code == EXIT_DONE ? measure(&s) : code;
@@ -385,6 +388,7 @@ static int run(struct cli *c)
     bounds_close(&s.bounds);
     free(s.ids);
     free(followed);
+    free(kept);
     return code;
 }
 
@@ -415,7 +419,8 @@ const struct command command_diff = {
     "Each value gets one of six verdicts.\n"
     "  `identical`            All bits are equal.\n"
     "  `rounding`             In every row, the relative distance is at most the bound.\n"
-    "  `tie-flip`             Another expert or another best token was chosen, and rounding can explain it.\n"
+    "  `tie-flip`             Another expert, another token of sparse attention or another best token was chosen, and rounding can\n"
+    "                         explain it.\n"
     "  `after a tie-flip`     All rows that differ were computed from the results of a tie-flip. These rows are not judged.\n"
     "  `biased`               Every row is within the bound, but A is larger or smaller by a factor that rounding cannot explain.\n"
     "  `structural`           Any other difference.\n"

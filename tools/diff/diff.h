@@ -12,9 +12,9 @@
  * There are six verdicts on a tap, that is, on all rows of one name (compare.c).
  *   `identical`    All numbers have the same bits.
  *   `rounding`     Every row is within the bound (bound.c).
- *   `tie-flip`     The two sides made different choices (of experts, or of the best token), and the margin of the choice is at
- *                  most twice the bound. Rounding can explain this: each of two values moves by at most the bound. So their order
- *                  can change only if the difference between them was at most twice the bound.
+ *   `tie-flip`     The two sides made different choices (of experts, of the tokens that an indexer keeps, or of the best token), and
+ *                  the margin of the choice is at most twice the bound. Rounding can explain this: each of two values moves by at
+ *                  most the bound. So their order can change only if the difference between them was at most twice the bound.
  *   `biased`       Every row is within the bound, but the rows of A are together too large or too small: bias.h.
  *   `structural`   Any other difference: a row beyond its bound, another shape, another token, or a number that is finite on one
  *                  side only.
@@ -63,7 +63,9 @@ struct diff_side {
     struct diff_series *series; /* in the order of computation */
     size_t count, room;
     json_t *places;            /* the index in `series` for each "DEPTH NAME"; a dump of DeepSeek-V3 has 17,000 names */
-    int followed;              /* nonzero: a model that took the choices of the other side (follow.c) */
+    int followed;              /* a model that took choices of the other side (follow.c): bits of enum diff_choice */
+    /* of a model with an indexer: conventions indexer-scores=bf16 and indexer-ties=highest */
+    int bf16_scores, latest_first;
     int is_stats;              /* nonzero: it has statistics, at least of wide rows; its operators cannot be judged */
     /* if not NULL: values of which that side has statistics are also compared as statistics; for the bounds of statistics */
     const struct diff_side *like;
@@ -152,19 +154,26 @@ void diff_sort(struct diff_side *side);
 /* Finds the series of this name, or adds an empty one. */
 struct diff_series *diff_series_of(struct diff_side *side, const char *name, int depth);
 
-/* --- follow.c: with --follow-choices, a model takes the experts of the other side, as forced routes. So all values can be
- * compared, also those after a choice that the two sides make differently. The router of the model computes its scores as
- * always. The choice that follows from these scores is compared with the choice of the other side: it is a tie-flip if
- * rounding explains the difference, and else structural. The perturbed runs that measure the bound take the same experts. --- */
+/* --- follow.c: with --follow-choices, a model takes the experts and the kept sets of the other side, as forced routes. So all
+ * values can be compared, also those after a choice that the two sides make differently. Routers and indexers of the model compute
+ * their scores as always. The choice that follows from these scores is compared with the choice of the other side: it is a tie-flip
+ * if rounding explains the difference, and else structural. The perturbed runs that measure the bound take the same choices. --- */
+
+enum diff_choice { CHOICE_EXPERTS = 1, CHOICE_KEPT = 2 };
+enum diff_choice diff_kind(const struct diff_series *s); /* what the choices of this series are */
 
 /* Copies the experts of a side to routes for a model whose shape is `model` (vb_model_routes), with `modules` MTP depths as
  * further layers. `computed` is the side of the model, whose router logits tell how many experts there are. Rows without a
  * valid choice contain -1. Returns the number of rows with a choice. The caller frees *experts, at which out->experts
  * points. */
 size_t diff_routes(const struct diff_side *side, const struct diff_side *computed, const vb_routes *model, int modules, size_t tokens, vb_routes *out, int32_t **experts);
+/* The same for the tokens that indexers kept: sets out->kept. The rows of MTP modules see one row more if `phantom` is nonzero. */
+size_t diff_kept(const struct diff_side *side, const vb_routes *model, int modules, int phantom, size_t tokens, vb_routes *out, int32_t **kept);
+/* Sorts a set [n], without numbers below 0. Returns how many numbers remain. */
+size_t diff_squeeze(double *set, size_t n);
 struct bounds;
 /* `experts` is the series of a router's experts on a side that followed, and `set` [k] are the experts in this row. Replaces them
- * by those that the router would have chosen. If `experts` is another series, or the router's values are missing, nothing
+ * by those that the router would have chosen. The tokens that an indexer kept are replaced too. If `experts` is another series, or the router's values are missing, nothing
  * changes. The set may contain experts of a group that the router did not keep. They count as its choice if rounding can
  * explain that another group was kept. */
 void diff_own_choice(const struct diff_side *side, const struct bounds *bounds, const struct diff_series *experts, const struct diff_row *row,

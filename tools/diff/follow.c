@@ -1,4 +1,5 @@
-/* tools/diff/follow.c -- `diff --follow-choices`: a model takes the experts that the other side chose. See diff.h. */
+/* tools/diff/follow.c -- `diff --follow-choices`: a model takes the experts that the other side chose, and attends to the tokens
+ * that the other side kept. See diff.h. */
 #include "tools/diff/diff.h"
 
 #include <math.h>
@@ -26,7 +27,7 @@ size_t diff_routes(const struct diff_side *side, const struct diff_side *compute
     char name[NAMING_ROOM];
     *experts = cli_must(malloc((tokens * row + 1) * sizeof **experts));
     memset(*experts, 0xff, tokens * row * sizeof **experts);
-    *out = (vb_routes){*experts, tokens, (int32_t)layers, model->top_k};
+    *out = (vb_routes){.experts = *experts, .tokens = tokens, .layers = (int32_t)layers, .top_k = model->top_k};
     double *x = cli_must(malloc((top_k + 1) * sizeof *x));
     for (size_t l = 0; l < layers; l++) {
         snprintf(name, sizeof name, "model.layers.%zu.mlp.gate.experts", l);
@@ -40,6 +41,57 @@ size_t diff_routes(const struct diff_side *side, const struct diff_side *compute
                                          logits->width, x);
     }
     free(x);
+    if (!rows)
+        out->experts = NULL;
+    return rows;
+}
+
+size_t diff_squeeze(double *set, size_t n)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++)
+        if (set[i] >= 0)
+            set[count++] = set[i];
+    qsort(set, count, sizeof *set, diff_by_number);
+    return count;
+}
+
+/* Copies the set of a row whose token can see `seen` tokens. Leaves -1 if it is no set that the model can keep. */
+static int take_set(int32_t *to, double *set, size_t n, size_t topk, size_t seen)
+{
+    size_t count = diff_squeeze(set, n);
+    if (count != (seen < topk ? seen : topk) || set[count - 1] >= (double)seen)
+        return 0;
+    for (size_t i = 1; i < count; i++)
+        if (set[i] == set[i - 1])
+            return 0;
+    for (size_t i = 0; i < count; i++)
+        to[i] = (int32_t)set[i];
+    return 1;
+}
+
+size_t diff_kept(const struct diff_side *side, const vb_routes *model, int modules, int phantom, size_t tokens, vb_routes *out, int32_t **kept)
+{
+    size_t layers = (size_t)(model->layers + modules), topk = (size_t)model->index_topk, rows = 0, row = layers * topk;
+    char name[NAMING_ROOM];
+    *kept = cli_must(malloc((tokens * row + 1) * sizeof **kept));
+    memset(*kept, 0xff, tokens * row * sizeof **kept);
+    for (size_t l = 0; l < layers && topk; l++) {
+        int depth = l < (size_t)model->layers ? -1 : (int)l - model->layers;
+        snprintf(name, sizeof name, "model.layers.%zu.self_attn.indexer.kept", l);
+        const struct diff_series *s = diff_find(side, name, depth);
+        double *x = cli_must(malloc(((s ? s->width : 0) + 1) * sizeof *x));
+        for (size_t i = 0; s && !s->is_stats && i < s->count; i++)
+            if (s->rows[i].sequence == 0 && s->rows[i].index >= 0 && (size_t)s->rows[i].index < tokens) {
+                size_t t = (size_t)s->rows[i].index, seen = t + 1 + (size_t)(phantom && depth >= 0);
+                for (size_t k = 0; k < s->width; k++)
+                    x[k] = -1;
+                diff_numbers(s, &s->rows[i], x);
+                rows += (size_t)take_set(*kept + t * row + l * topk, x, s->width, topk, seen);
+            }
+        free(x);
+    }
+    *out = (vb_routes){out->experts, tokens, (int32_t)layers, model->top_k, rows ? *kept : NULL, model->index_topk};
     return rows;
 }
 
@@ -56,6 +108,8 @@ const struct diff_series *diff_router_values(const struct diff_side *side, const
     *x = r ? cli_must(malloc((found->width + 1) * sizeof **x)) : NULL;
     if (!r)
         return NULL;
+    for (size_t i = 0; i < found->width; i++) /* an indexer's scores have only as many numbers as the row sees tokens */
+        (*x)[i] = -INFINITY;
     diff_numbers(found, r, *x);
     return found;
 }
@@ -63,9 +117,9 @@ const struct diff_series *diff_router_values(const struct diff_side *side, const
 const struct diff_series *diff_candidates(const struct diff_side *side, const struct diff_series *s, const struct diff_row *row, double **x)
 {
     static const char *const by[][2] = {{".experts", ".choice"}, {".experts", ".scores"}, {".experts", ".output"},
-                                        {".groups", ".group_scores"}};
+                                        {".groups", ".group_scores"}, {".kept", ".scores"}};
     const struct diff_series *found = NULL;
-    for (size_t i = 0; i < 4 && !found; i++)
+    for (size_t i = 0; i < sizeof by / sizeof *by && !found; i++)
         if (!strcmp(strrchr(s->name, '.'), by[i][0]))
             found = diff_router_values(side, s, row, by[i][1], x);
     return found;
@@ -115,11 +169,49 @@ static void mask(const struct diff_side *side, const struct bounds *bounds, cons
     free(scores);
 }
 
+enum diff_choice diff_kind(const struct diff_series *s) { return strstr(s->name, ".indexer.") ? CHOICE_KEPT : CHOICE_EXPERTS; }
+
+struct ranked_token {
+    double score, token, sign; /* sign: -1 if of equal scores the later token comes first */
+};
+
+static int by_score(const void *p, const void *q)
+{
+    const struct ranked_token *a = p, *b = q;
+    int an = isnan(a->score), bn = isnan(b->score);
+    if (an != bn)
+        return an - bn;
+    if (!an && a->score != b->score)
+        return a->score < b->score ? 1 : -1;
+    return a->sign * a->token < b->sign * b->token ? -1 : 1;
+}
+
+/* The k tokens that the indexer would have kept, by the conventions of the side. */
+static void own_set(const struct diff_side *side, const struct diff_series *kept, const struct diff_row *row, double *set, size_t k)
+{
+    double *x = NULL;
+    const struct diff_series *s = diff_candidates(side, kept, row, &x);
+    if (s && s->width >= k) {
+        struct ranked_token *all = cli_must(malloc((s->width + 1) * sizeof *all));
+        for (size_t t = 0; t < s->width; t++)
+            all[t] = (struct ranked_token){side->bf16_scores ? diff_round(DIFF_BF16, x[t]) : x[t], (double)t, side->latest_first ? -1 : 1};
+        qsort(all, s->width, sizeof *all, by_score);
+        for (size_t i = 0; i < k; i++)
+            set[i] = all[i].token;
+        free(all);
+    }
+    free(x);
+}
+
 void diff_own_choice(const struct diff_side *side, const struct bounds *bounds, const struct diff_series *experts, const struct diff_row *row,
                      double *set, size_t k)
 {
     size_t n = strlen(experts->name);
     double *x = NULL;
+    if (diff_kind(experts) == CHOICE_KEPT) {
+        own_set(side, experts, row, set, k);
+        return;
+    }
     if (n < 8 || strcmp(experts->name + n - 8, ".experts"))
         return;
     const struct diff_series *s = diff_candidates(side, experts, row, &x);

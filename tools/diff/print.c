@@ -94,8 +94,10 @@ static json_t *tap_json(const struct tap *t)
 static json_t *lacking(const struct cli *c, const struct diff_side *here, const struct diff_side *there)
 {
     json_t *names = json_array();
+    int is_dump = !strcmp(here->kind, "dump"); /* diff itself asks a model for the scores of its indexers */
     for (size_t i = 0; i < here->count; i++)
-        if (!diff_find(there, here->series[i].name, here->series[i].depth) && cli_wants(c, here->series[i].name, here->series[i].layer))
+        if (!diff_find(there, here->series[i].name, here->series[i].depth) && (is_dump || !strstr(here->series[i].name, ".indexer.scores")) &&
+            cli_wants(c, here->series[i].name, here->series[i].layer))
             json_array_append_new(names, json_string(here->series[i].name));
     return names;
 }
@@ -188,6 +190,19 @@ static void print_lacking(const struct cli *c, const char *which, const struct d
     json_decref(names);
 }
 
+static void print_flips(const struct tap *t)
+{
+    const double margin[2] = {t->margin_a, t->margin_b};
+    const char *before = "; the last chosen is at least";
+    printf("%s: another choice in %zu of %zu rows", t->a->name, t->flips, t->rows);
+    for (int i = 0; i < 2; i++)
+        if (!isnan(margin[i])) {
+            printf("%s %.3g%s in %c", before, margin[i], *before == ';' ? " before the next" : "", 'A' + i);
+            before = ",";
+        }
+    printf("\n");
+}
+
 static void print_margins(const struct tap *t)
 {
     if (!t->rows || (!t->is_logits && !t->flips))
@@ -204,8 +219,7 @@ static void print_margins(const struct tap *t)
                "apart in A, %.3g in B\n",
                t->a->name, t->kl_mean, t->kl_max, t->top1_equal, t->rows - t->no_logits, t->margin_a, t->margin_b);
     else
-        printf("%s: another choice in %zu of %zu rows; the last chosen is at least %.3g before the next in A, %.3g in B\n", t->a->name,
-               t->flips, t->rows, t->margin_a, t->margin_b);
+        print_flips(t);
 }
 
 /* Prints the smallest margin of any choice, over all routers. */

@@ -122,6 +122,8 @@ int dump_wants_scores(const struct dump *d, int layers, int heads)
 static int wanted(struct dump *d, const char *name)
 {
     int any = d->glob_count == 0;
+    if (d->no_attention_scores && strstr(name, ".self_attn.scores."))
+        return 0;
     for (size_t i = 0; i < d->glob_count; i++)
         if (!fnmatch(d->globs[i], name, 0))
             d->matched[i] = any = 1;

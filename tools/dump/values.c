@@ -292,7 +292,8 @@ static int dump_reference(struct cli *c, struct target *t, const int32_t *ids, s
     vb_error err = {0};
     struct reference_options o = {.hook = on_value, .hook_context = t, .perturb = perturb, .x_as_is = c->x_as_is,
                                   .routes = c->session.routes.experts, .route_tokens = (int)c->session.routes.tokens,
-                                  .route_layers = c->session.routes.layers,
+                                  .route_layers = c->session.routes.layers, .sets = c->session.routes.kept,
+                                  .set_tokens = (int)c->session.routes.tokens, .set_layers = c->session.routes.layers,
                                   .expanded = c->session.prefill && !strcmp(c->session.prefill, "expanded") ? (int)count : 0};
     vb_model_facts facts = cli_facts(c);
     if (conventions_parse(&o.conventions, facts.conventions, &err) || precision_parse(&o.precision, facts.precision, &err) ||

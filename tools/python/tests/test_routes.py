@@ -44,3 +44,29 @@ def test_invalid_routes_are_refused(models):
         model.generate(PROMPT, 1, routes=routes)
     with pytest.raises(TypeError, match="wanted integers of shape"):
         model.generate(PROMPT, 1, routes=[1, 2])
+
+
+def test_kept_sets_force_the_same_bits(models):
+    model, tokens = models("tiny/v32"), list(range(1, 40))
+    plain, taps = model.logits(tokens), model.taps(tokens, "*.indexer.kept")
+    kept = np.stack([taps["model.layers.%d.self_attn.indexer.kept" % layer] for layer in range(3)], axis=1)
+    topk = kept.shape[2]
+    assert kept.shape[:2] == (len(tokens), 3) and (kept[:topk] == -1).any()
+    assert np.array_equal(model.logits(tokens, kept_sets=kept[:, :, ::-1] if (kept >= 0).all() else kept), plain)
+    other = kept.copy()
+    other[topk + 3] = np.arange(topk)
+    forced = model.logits(tokens, kept_sets=other)
+    assert np.array_equal(forced[: topk + 3], plain[: topk + 3]) and not np.array_equal(forced[topk + 3], plain[topk + 3])
+    one = model.generate(tokens, 4, ignore_eos=True, kept_sets=other)
+    results = []
+    with verbatim.Batch(model) as batch:
+        batch.add(tokens, 4, ignore_eos=True, kept_sets=other, on_result=results.append)
+        batch.run()
+    assert results[0].fingerprint == one.fingerprint
+    with pytest.raises(verbatim.VerbatimError, match="the kept set of token 20 in layer 1 contains token 21, wanted 0 to 20"):
+        other[20, 1, 0] = 21
+        model.logits(tokens, kept_sets=other)
+    with pytest.raises(verbatim.VerbatimError, match="the kept sets have the shape"):
+        model.logits(tokens, kept_sets=kept[:, :, 1:])
+    with pytest.raises(TypeError, match="kept_sets: wanted integers of shape"):
+        model.logits(tokens, kept_sets=[1, 2])

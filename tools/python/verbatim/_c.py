@@ -272,6 +272,8 @@ class vb_routes(C.Structure):
         ("tokens", C.c_size_t),
         ("layers", C.c_int32),
         ("top_k", C.c_int32),
+        ("kept", C.POINTER(C.c_int32)),
+        ("index_topk", C.c_int32),
     ]
 
 

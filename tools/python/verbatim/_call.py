@@ -159,16 +159,30 @@ def ids_pointer(ids):
     return ids.ctypes.data_as(C.POINTER(C.c_int32))
 
 
-def routes_of(routes):
-    """Forced routes, integers [tokens, layers, top_k], for C. The struct keeps its array alive."""
-    array = np.asarray(routes)
+def choices_array(name, choices, last):
+    array = np.asarray(choices)
     if array.ndim != 3 or array.dtype.kind not in "iu":
-        raise TypeError("routes: wanted integers of shape [tokens, layers, top_k], got %s of shape %s" % (array.dtype, list(array.shape)))
+        raise TypeError("%s: wanted integers of shape [tokens, layers, %s], got %s of shape %s" % (name, last, array.dtype, list(array.shape)))
     if array.size and (array.min() < -(2**31) or array.max() >= 2**31):
-        raise ValueError("an expert in routes does not fit into 32 bits")
-    array = np.ascontiguousarray(array, dtype=np.int32)
-    told = _c.vb_routes(ids_pointer(array), *array.shape)
-    told.array = array
+        raise ValueError("%s: a number does not fit into 32 bits" % name)
+    return np.ascontiguousarray(array, dtype=np.int32)
+
+
+def routes_of(routes, kept_sets=None):
+    """Forced routes, integers [tokens, layers, top_k], and kept sets, [tokens, layers, index_topk], for C; None: none. The struct keeps
+    its arrays alive."""
+    told = _c.vb_routes()
+    if routes is not None:
+        told.arrays = [choices_array("routes", routes, "top_k")]
+        told.experts = ids_pointer(told.arrays[0])
+        told.tokens, told.layers, told.top_k = told.arrays[0].shape
+    if kept_sets is not None:
+        kept = choices_array("kept_sets", kept_sets, "index_topk")
+        if routes is not None and kept.shape[:2] != told.arrays[0].shape[:2]:
+            raise ValueError("routes and kept_sets are of [tokens, layers] %s and %s" % (told.arrays[0].shape[:2], kept.shape[:2]))
+        told.arrays = [*getattr(told, "arrays", []), kept]
+        told.kept = ids_pointer(kept)
+        told.tokens, told.layers, told.index_topk = kept.shape
     return told
 
 

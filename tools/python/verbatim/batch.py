@@ -79,7 +79,7 @@ class Batch(Closing):
         return sampling, drafting, needed
 
     def add(self, prompt, n: int, *, ignore_eos=False, tokenizer=None, stop=(), stop_tokens=(), on_token=None, on_prompt_row=None,
-            on_result=None, routes=None, **options) -> int:
+            on_result=None, routes=None, kept_sets=None, **options) -> int:
         """Puts a request in the line: continue prompt, a sequence of ids, by at most n tokens. Returns its number, from 0.
 
         on_token       on_token(Event): each token as it is chosen; something true ends the request
@@ -87,7 +87,7 @@ class Batch(Closing):
                        index, before the first token; something true ends the request. It takes no rows over from others
         on_result      on_result(Result), once; or on_result(VerbatimError) where the request failed. Without it step raises the error
 
-        routes         forced routes of this request (Session), in place of the batch's
+        routes, kept_sets    forced routes of this request (Session), in place of the batch's
 
         ignore_eos, tokenizer, stop and stop_tokens are those of Session.generate. The other options are Session's, of sampling and of
         drafting, in place of the batch's."""
@@ -114,7 +114,7 @@ class Batch(Closing):
             request.sampling = C.pointer(sampling)
         if drafting:
             request.drafting = C.pointer(drafting)
-        forced = None if routes is None else routes_of(routes)
+        forced = None if routes is None and kept_sets is None else routes_of(routes, kept_sets)
         if forced:
             request.routes = C.pointer(forced)
         if on_token:

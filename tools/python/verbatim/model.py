@@ -172,7 +172,7 @@ class Model(Closing):
     def taps(self, tokens, names="*", *, scores=False, mtp: int | None = None, **options) -> Taps:
         """Every named intermediate value of one pass over tokens, and of `mtp` MTP modules that read the tokens themselves
         (None: all of them). names: a glob or several, as in "model.layers.*.mlp.gate.*"; docs/ORACLE.md lists the names.
-        scores: attention scores too, [rows, widest], masked ones -inf."""
+        scores: attention scores too, [rows, widest], masked ones -inf. Rows of tokens that an indexer keeps are filled up with -1."""
         globs = [names] if isinstance(names, str) else list(names)
         depths = self.mtp_modules if mtp is None else mtp
         if not 0 <= depths <= self.mtp_modules:

@@ -72,6 +72,8 @@ class Session(Closing):
     temperature, top_k, top_p, min_p, seed, repetition_penalty, presence_penalty, frequency_penalty    0: off
     routes         integers [tokens, layers, top_k]: forced routes, the experts that the first tokens take in each layer of the target;
                    their weights come from the router's scores. -1, top_k times: the router chooses
+    kept_sets      integers [tokens, layers, index_topk], for models with sparse attention: the tokens to which the first tokens attend in
+                   each layer, min(index_topk, t + 1) for token t, and then -1. -1, index_topk times: the indexer chooses
     record_routes  the property routes has the experts that the tokens took
     padded         passes of a round are filled up to K + 1 rows, as systems with fixed shapes do; changes no bit
     bias           {token: what is added to its logit}
@@ -334,7 +336,7 @@ DRAFTING, SAMPLING = set(drafting_options.__kwdefaults__), set(sampling_options.
 
 
 def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, exact_threads=False, isa=None, padded=False,
-                    scores=False, routes=None, record_routes=False, **options):
+                    scores=False, routes=None, kept_sets=None, record_routes=False, **options):
     """What Session is told, for C, and the models that are needed; see there."""
     drafting = {name: options.pop(name) for name in DRAFTING & set(options)}
     needed = [drafting[name] for name in ("draft_model", "draft_vocab") if drafting.get(name) is not None]
@@ -351,8 +353,8 @@ def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=N
         drafting=drafting_options(guard, **drafting),
         sampling=sampling_options(guard, model, **options),
     )
-    if routes is not None:
-        told.forced = routes_of(routes)
+    if routes is not None or kept_sets is not None:
+        told.forced = routes_of(routes, kept_sets)
         told.routes = told.forced
     # between layers too: a signal's handler runs only where Python does, and a long pass would keep it waiting
     told.stop = guard.callback(_c.stop_callback, lambda: 0, 1)
