@@ -13,6 +13,11 @@
  *     Q5_K  |2 d|2 dmin|12 s|32 h|128 q|       the same;  bit g of h[e % 32] is the fifth bit of q
  *     Q6_K  |128 q|64 h|16 sc|2 d|             w = d sc[e / 16] (q - 32),  sc signed
  *     MXFP4 |1 x|16 q|                         w = 2^(x - 128) e2m1(q)
+ *     Q4_1  |2 d|2 m|16 q|                     w = d q + m
+ *     IQ4_NL |2 d|16 q|                        w = d iq4[q]
+ *     IQ4_XS |2 d|2 sh|4 sl|128 q|             w = d (sc - 32) iq4[q]
+ *     Q3_K  |32 h|64 q|12 s|2 d|               w = d (sc - 32) (q - 4)
+ *     Q2_K  |16 s|64 q|2 d|2 dmin|             w = d sc q - dmin mn
  *     TQ1_0 |52 q|2 d|                         w = d (t - 1), t a digit of 0..2
  *     TQ2_0 |64 q|2 d|                         w = d (q - 1), q bits 2 (g % 4) and 2 (g % 4) + 1 of byte 32 (e / 128) + e % 32
  *
@@ -27,7 +32,7 @@
  *     IQ1_S   |2 d|32 i|16 hxa|                  w = d (2 x + 1) (v + a / 8)
  *     IQ1_M   |32 i|16 ha|8 dx|                  w = d (2 x + 1) (v + a / 8)
  *
- * The low four bits of q are half of a byte of the field q. For Q4_0, Q5_0, Q5_1 and MXFP4 this is byte e % 16: the low half if
+ * The low four bits of q are half of a byte of the field q. For Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL and MXFP4 this is byte e % 16: the low half if
  * e < 16, else the high half. For Q4_K and Q5_K it is byte 32 (g / 2) + e % 32: the low half if g is even, else the high
  * half. For Q6_K it is byte 64 (e / 128) + e % 64: the low half if e % 128 < 64, else the high half. The two upper bits
  * of q in Q6_K are bits 2 (g % 4) and 2 (g % 4) + 1 of byte 32 (e / 128) + e % 32 of h.
@@ -35,7 +40,15 @@
  * e2m1(q) is twice the number of the format E2M1 whose bits are q: bit 3 is its sign, bits 1 and 2 its exponent, bit 0 its
  * fraction.
  *
- * s holds sc and mn for eight groups, six bits each. For g < 4, sc is the low six bits of s[g], and mn is the low six
+ * In IQ4_XS this is byte 16 g + e % 16, the low half if e % 32 < 16. sc has six bits: its low four are half g % 2 of sl[g / 2],
+ * and its upper two are bits 2 g and 2 g + 1 of sh.
+ *
+ * In Q2_K and Q3_K the low two bits of q are bits 2 (g % 4) and 2 (g % 4) + 1 of byte 32 (g / 4) + e % 32 of the field q. In
+ * Q3_K, bit g of h[e % 32] is the third bit of q. Let i be e / 16. In Q2_K the low half of s[i] is sc, and the high half is
+ * mn. In Q3_K the low four bits of sc are half i / 8 of s[i % 8], and the upper two are bits 2 (i / 4) and 2 (i / 4) + 1
+ * of s[8 + i % 4].
+ *
+ * In Q4_K and Q5_K s holds sc and mn for eight groups, six bits each. For g < 4, sc is the low six bits of s[g], and mn is the low six
  * bits of s[g + 4]. For g >= 4, the low four bits of sc are the low half of s[g + 4], and its upper two bits are the
  * upper two bits of s[g - 4]. The low four bits of mn are the high half of s[g + 4], and its upper two bits are the
  * upper two bits of s[g]. */
@@ -169,6 +182,31 @@ static struct number with_six_bits(const uint8_t *block, int g, int code)
     return (struct number){f16_at(block) * sc, f16_at(block + 2) * mn, code};
 }
 
+/* kvalues_iq4nl of ggml-common.h */
+static const int iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+static struct number iq4_xs(const uint8_t *block, int e)
+{
+    int g = e / 32, sc = half(block[4 + g / 2], g % 2) + 16 * (bit(block + 2, 2 * g) + 2 * bit(block + 2, 2 * g + 1));
+    return (struct number){f16_at(block) * (sc - 32), 0, iq4[half(block[8 + 16 * g + e % 16], e % 32 >= 16)]};
+}
+
+static int two_bits(uint8_t byte, int i) { return byte >> 2 * i & 3; }
+
+static struct number q3_k(const uint8_t *block, int e)
+{
+    const uint8_t *s = block + 96;
+    int g = e / 32, i = e / 16, sc = half(s[i % 8], i / 8) + 16 * two_bits(s[8 + i % 4], i / 4);
+    int code = two_bits(block[32 + 32 * (g / 4) + e % 32], g % 4) + 4 * (block[e % 32] >> g & 1);
+    return (struct number){f16_at(block + 108) * (sc - 32), 0, code - 4};
+}
+
+static struct number q2_k(const uint8_t *block, int e)
+{
+    int g = e / 32, s = block[e / 16];
+    return (struct number){f16_at(block + 80) * (s % 16), f16_at(block + 82) * (s / 16), two_bits(block[16 + 32 * (g / 4) + e % 32], g % 4)};
+}
+
 static struct number q6_k(const uint8_t *block, int e)
 {
     int part = e / 128, quarter = e % 128 / 32;
@@ -198,7 +236,12 @@ static struct number number_of(enum dtype dtype, const uint8_t *block, int e)
     case DTYPE_IQ1_S: return iq1_s(block, e);
     case DTYPE_IQ1_M: return iq1_m(block, e);
     case DTYPE_TQ1_0: return tq1_0(block, e);
-    default: return (struct number){f16_at(block + 64), 0, (block[e / 128 * 32 + e % 32] >> 2 * (g % 4) & 3) - 1};
+    case DTYPE_TQ2_0: return (struct number){f16_at(block + 64), 0, (block[e / 128 * 32 + e % 32] >> 2 * (g % 4) & 3) - 1};
+    case DTYPE_Q4_1: return (struct number){f16_at(block), -f16_at(block + 2), half(block[4 + e % 16], e >= 16)};
+    case DTYPE_IQ4_NL: return (struct number){f16_at(block), 0, iq4[half(block[2 + e % 16], e >= 16)]};
+    case DTYPE_IQ4_XS: return iq4_xs(block, e);
+    case DTYPE_Q3_K: return q3_k(block, e);
+    default: return q2_k(block, e);
     }
 }
 
@@ -210,6 +253,8 @@ static struct number at(const struct tensor *t, size_t i)
         [DTYPE_MXFP4] = {32, 17},
         [DTYPE_IQ2_XXS] = {256, 66}, [DTYPE_IQ2_XS] = {256, 74}, [DTYPE_IQ2_S] = {256, 82}, [DTYPE_IQ3_XXS] = {256, 98}, [DTYPE_IQ3_S] = {256, 110},
         [DTYPE_IQ1_S] = {256, 50}, [DTYPE_IQ1_M] = {256, 56}, [DTYPE_TQ1_0] = {256, 54}, [DTYPE_TQ2_0] = {256, 66},
+        [DTYPE_Q4_1] = {32, 20},     [DTYPE_IQ4_NL] = {32, 18},   [DTYPE_IQ4_XS] = {256, 136},
+        [DTYPE_Q3_K] = {256, 110},  [DTYPE_Q2_K] = {256, 84},
     };
     size_t numbers = sizes[t->dtype].numbers;
     return number_of(t->dtype, (const uint8_t *)t->data + i / numbers * sizes[t->dtype].bytes, (int)(i % numbers));

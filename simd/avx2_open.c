@@ -49,16 +49,16 @@ struct avx2_taker {
     size_t first;             /* row of the panel */
     const struct quantised_group *x;
     size_t T, ldx;
-    int32_t (*less)[BLOCK_GROUPS][2]; /* types with two scales in a group: what codes of each half stand too high, times x */
+    int32_t (*sums)[BLOCK_GROUPS][2]; /* types with halves: the sum of each half of x */
     __m256 acc[FEW_ROWS_OF_X];
 };
 
 /* so many products of a code and x have room in 16 bits, twice */
 ALWAYS_INLINE int room_for(enum weight_type type)
 {
-    return type == WEIGHT_Q8_0 ? 1 : type == WEIGHT_Q6_K || type == WEIGHT_IQ1_M ? 2
+    return code_above(type) == 128 ? 1 : type == WEIGHT_Q6_K || type == WEIGHT_IQ1_M ? 2
            : code_above(type) == 64 ? 1
-           : is_q4(type) || type == WEIGHT_Q4_K ? 8 : 4;
+           : is_q4(type) || type == WEIGHT_Q4_1 || type == WEIGHT_Q4_K ? 8 : 4;
 }
 
 /* s + the products of elements 4j..4(j + count) */
@@ -73,7 +73,7 @@ ALWAYS_INLINE __m256i sum_of(__m256i s, enum weight_type type, const struct open
             int32_t q;
             memcpy(&q, x->q + 4 * k, sizeof q);
             __m256i u = _mm256_set1_epi32(q), w = (__m256i)group->codes[k];
-            if (type == WEIGHT_Q8_0) { /* signed, and x has the sign: 128 * 127 * 2 has room */
+            if (code_above(type) == 128) { /* signed, and x has the sign: 128 * 127 * 2 has room */
                 w = _mm256_xor_si256(w, _mm256_set1_epi8((char)128));
                 u = _mm256_sign_epi8(u, w);
                 w = _mm256_abs_epi8(w);
@@ -102,13 +102,14 @@ ALWAYS_INLINE void take(struct avx2_taker *to, size_t g, enum weight_type type, 
         const int halves = has_halves(type) ? 2 : 1;
         UNROLL
         for (int half = 0; half < halves; half++) {
-            int32_t less = type == WEIGHT_Q8_0 ? 0 : has_halves(type) ? to->less[t][g][half] : above_times_x(type, x);
+            int32_t less = code_above(type) == 128 ? 0 : has_halves(type) ? -code_above(type) * to->sums[t][g][half] : above_times_x(type, x);
             __m256i s = sum_of(_mm256_set1_epi32(less), type, group, x, 4 * half, 8 / halves);
             acc = add_scaled(acc, s, group->scale[half], x);
-        }
-        if (has_minimums(type)) {
-            __m256 minimum = _mm256_mul_ps((__m256)group->minimum, _mm256_set1_ps(x->d));
-            acc = _mm256_fmadd_ps(_mm256_set1_ps(-(float)x->sum), minimum, acc);
+            if (has_minimums(type)) {
+                __m256 minimum = _mm256_mul_ps((__m256)group->minimum[half], _mm256_set1_ps(x->d));
+                int32_t sum = halves == 2 ? to->sums[t][g][half] : x->sum;
+                acc = _mm256_fmadd_ps(_mm256_set1_ps(-(float)sum), minimum, acc);
+            }
         }
         to->acc[t] = acc;
     }
@@ -129,10 +130,10 @@ void avx2_open(struct open_panel *panel, const struct weight_view *w, size_t row
 void avx2_few(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups,
               const struct quantised_group *x, size_t ldx, size_t T)
 {
-    int32_t less[FEW_ROWS_OF_X][BLOCK_GROUPS][2];
-    struct avx2_taker to = {.x = x, .T = T, .ldx = ldx, .less = less};
-    if (quantised_format(w->type)->halves)
-        sums_of_halves(less, quantised_format(w->type)->halves, x, ldx, T, groups);
+    int32_t halves[FEW_ROWS_OF_X][BLOCK_GROUPS][2];
+    struct avx2_taker to = {.x = x, .T = T, .ldx = ldx, .sums = halves};
+    if (has_halves(w->type))
+        sums_of_halves(halves, x, ldx, T, groups);
     for (size_t first = 0; first < rows; first += SLICE) {
         const unsigned char *at[SLICE];
         find_rows(at, w, row + first, rows - first, group);

@@ -29,7 +29,7 @@ struct ready {
         int8_t bytes[64];
         int16_t words[32];
     };
-    float d, minus_sum;
+    float d, minus_sum[2]; /* minus the sum of each half of the group, or [0] of all of it */
     int32_t start[2]; /* minus what the codes stand too high, times x: of each half of the group, or [0] of all of it */
 };
 
@@ -191,17 +191,17 @@ ALWAYS_INLINE void group_of_open(enum panel_kind kind, int T, float (*sums)[PANE
             add_small(s, T, w->codes[g], above, x, 4 * half, 8 / halves, above == 32 ? 2 : above == 64 ? 1 : 4);
         FOR_HALVES scale[r] = _mm256_loadu_ps(w->scale[g][half] + 8 * r);
         add_scaled(sums, T, s, scale, x);
-    }
-    if (kind == PANEL_OPEN_MINIMUMS)
-        FOR_ROWS
-        {
-            __m256 sum = _mm256_set1_ps(x[t].minus_sum), d = _mm256_set1_ps(x[t].d);
-            FOR_HALVES
+        if (panel_has_minimums(kind))
+            FOR_ROWS
             {
-                __m256 minimum = _mm256_mul_ps(_mm256_loadu_ps(w->minimum[g] + 8 * r), d);
-                _mm256_storeu_ps(sums[t] + 8 * r, _mm256_fmadd_ps(sum, minimum, _mm256_loadu_ps(sums[t] + 8 * r)));
+                __m256 sum = _mm256_set1_ps(x[t].minus_sum[half]), d = _mm256_set1_ps(x[t].d);
+                FOR_HALVES
+                {
+                    __m256 minimum = _mm256_mul_ps(_mm256_loadu_ps(w->minimum[g][half] + 8 * r), d);
+                    _mm256_storeu_ps(sums[t] + 8 * r, _mm256_fmadd_ps(sum, minimum, _mm256_loadu_ps(sums[t] + 8 * r)));
+                }
             }
-        }
+    }
 }
 
 /* T rows of x times a block of every panel. Panels advance together, group by group: so many streams from memory. */
@@ -238,6 +238,7 @@ static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct
     case PANEL_OPEN: tile_from(PANEL_OPEN, sums, P, T, tile); break;
     case PANEL_OPEN_HALVES: tile_from(PANEL_OPEN_HALVES, sums, P, T, tile); break;
     case PANEL_OPEN_WIDE_HALVES: tile_from(PANEL_OPEN_WIDE_HALVES, sums, P, T, tile); break;
+    case PANEL_OPEN_HALVES_MINIMUMS: tile_from(PANEL_OPEN_HALVES_MINIMUMS, sums, P, T, tile); break;
     default: tile_from(PANEL_OPEN_MINIMUMS, sums, P, T, tile);
     }
 }
@@ -247,10 +248,16 @@ ALWAYS_INLINE void prepare_groups(enum panel_kind kind, struct ready *y, size_t 
     for (size_t g = 0; g < groups; g++, x++, y += step) {
         __m256i q = _mm256_loadu_si256((const void *)x->q);
         y->d = x->d;
-        y->minus_sum = -(float)x->sum;
-        y->start[0] = kind == PANEL_OPEN_MINIMUMS ? 0 : panel_has_4_bits(kind) ? x->offset8 : x->offset128;
+        int32_t halves[2] = {x->sum, 0};
         if (panel_has_halves(kind))
-            minus_halves(y->start, kind == PANEL_OPEN_HALVES ? 32 : 64, x);
+            sum_halves(halves, x);
+        y->start[0] = panel_has_minimums(kind) ? 0 : panel_has_4_bits(kind) ? x->offset8 : x->offset128;
+        y->start[1] = 0;
+        for (int half = 0; half < 2; half++) {
+            y->minus_sum[half] = -(float)halves[half];
+            if (kind == PANEL_OPEN_HALVES || kind == PANEL_OPEN_WIDE_HALVES)
+                y->start[half] = (kind == PANEL_OPEN_HALVES ? -32 : -64) * halves[half];
+        }
         if (kind == PANEL_Q8_0 || kind == PANEL_OPEN) {
             _mm256_storeu_si256((void *)y->words, _mm256_srai_epi16(_mm256_slli_epi16(q, 8), 8));
             _mm256_storeu_si256((void *)(y->words + 16), _mm256_srai_epi16(q, 8));
@@ -272,6 +279,7 @@ static void prepare(void *ready, size_t T, const struct quantised_tile *tile)
         case PANEL_Q4_0: prepare_groups(PANEL_Q4_0, y, T, x, tile->groups); break;
         case PANEL_OPEN_HALVES: prepare_groups(PANEL_OPEN_HALVES, y, T, x, tile->groups); break;
         case PANEL_OPEN_WIDE_HALVES: prepare_groups(PANEL_OPEN_WIDE_HALVES, y, T, x, tile->groups); break;
+        case PANEL_OPEN_HALVES_MINIMUMS: prepare_groups(PANEL_OPEN_HALVES_MINIMUMS, y, T, x, tile->groups); break;
         default: prepare_groups(PANEL_OPEN_MINIMUMS, y, T, x, tile->groups);
         }
     }

@@ -128,27 +128,29 @@ ALWAYS_INLINE void tile_of_open(enum panel_kind kind, int P, int T, float (*sums
         UNROLL
         for (int half = 0; half < halves; half++) {
             integers s;
+            __m512 of_x[TILE_ROWS_OF_X];
             FOR_ROWS
             {
-                __m512i less = _mm512_set1_epi32(x[t]->offset128);
+                __m512i less = _mm512_set1_epi32(x[t]->offset128), sum = _mm512_set1_epi32(x[t]->sum);
                 if (halves == 2) {
-                    __m512i sum = _mm512_setzero_si512();
+                    sum = _mm512_setzero_si512();
                     UNROLL
                     for (int j = 4 * half; j < 4 * half + 4; j++)
                         sum = _mm512_dpbusd_epi32(sum, ones, four(x[t], j));
                     less = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(sum, 7));
                 }
+                of_x[t] = _mm512_cvtepi32_ps(sum);
                 FOR_PANELS s[p][t] = less;
             }
             add_bytes(s, P, T, codes, x, 4 * half, 8 / halves, 0);
             FOR_PANELS FOR_ROWS acc[p][t] = add_scaled(acc[p][t], s[p][t], _mm512_loadu_ps(w[p]->scale[g][half]), x[t]);
+            if (panel_has_minimums(kind))
+                FOR_ROWS
+                {
+                    __m512 d = _mm512_set1_ps(x[t]->d);
+                    FOR_PANELS acc[p][t] = _mm512_fnmadd_ps(of_x[t], _mm512_mul_ps(_mm512_loadu_ps(w[p]->minimum[g][half]), d), acc[p][t]);
+                }
         }
-        if (kind == PANEL_OPEN_MINIMUMS)
-            FOR_ROWS
-            {
-                __m512 sum = _mm512_set1_ps(-(float)x[t]->sum), d = _mm512_set1_ps(x[t]->d);
-                FOR_PANELS acc[p][t] = _mm512_fmadd_ps(sum, _mm512_mul_ps(_mm512_loadu_ps(w[p]->minimum[g]), d), acc[p][t]);
-            }
         FOR_ROWS x[t]++;
     }
     FOR_PANELS FOR_ROWS _mm512_store_ps(sums[p * T + t], acc[p][t]);
@@ -192,6 +194,7 @@ static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct
     case PANEL_OPEN: tile_from(PANEL_OPEN, sums, P, T, tile); break;
     case PANEL_OPEN_HALVES:
     case PANEL_OPEN_WIDE_HALVES: tile_from(PANEL_OPEN_HALVES, sums, P, T, tile); break;
+    case PANEL_OPEN_HALVES_MINIMUMS: tile_from(PANEL_OPEN_HALVES_MINIMUMS, sums, P, T, tile); break;
     default: tile_from(PANEL_OPEN_MINIMUMS, sums, P, T, tile);
     }
 }

@@ -37,8 +37,8 @@
  *     acc = fma((float)sum(q_w * q_x), sw * sx, acc)           the integer sum is exact; sw * sx is rounded once
  *     acc = fma(-(float)sum(q_x), mw * sx, acc)                only for types with minimums
  *
- * If a type has a scale for each 16 weights, two fmas replace the first fma: one for the lower 16 weights of the group,
- * then one for the upper 16 weights. The sums of the blocks are added as in rule 1.
+ * If a type has a scale for each 16 weights, the fma or the two fmas are computed for the lower 16 weights and numbers of
+ * the group, and then for the upper 16. The sums of the blocks are added as in rule 1.
  *
  * In precision bf16, kernel `narrow` first rounds x to BF16 and sets numbers smaller than 2^-56 in magnitude to +0.
  * The products are added in the order of rule 1. If, in addition, every nonzero weight of a matrix is at least 2^-56 in
@@ -63,6 +63,7 @@ enum weight_type {
     WEIGHT_MXFP4,
     WEIGHT_IQ2_XXS, WEIGHT_IQ2_XS, WEIGHT_IQ2_S, WEIGHT_IQ3_XXS, WEIGHT_IQ3_S,
     WEIGHT_IQ1_S, WEIGHT_IQ1_M, WEIGHT_TQ1_0, WEIGHT_TQ2_0,
+    WEIGHT_Q4_1, WEIGHT_IQ4_NL, WEIGHT_IQ4_XS, WEIGHT_Q3_K, WEIGHT_Q2_K,
     WEIGHT_ALL_TYPES, /* the number of types that files can have */
     WEIGHT_CACHE_Q8 = WEIGHT_ALL_TYPES, /* latents in the KV cache with cache type q8 (quantised.h); follows rule 2 */
     WEIGHT_Q4_BF16, /* I4 weights in precision q8 or q4 (quantised.h); follows rule 2 */

@@ -81,7 +81,7 @@ ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int R, int T, float (*su
 ALWAYS_INLINE void group_of_open(enum panel_kind kind, int R, int T, float (*sums)[PANEL_ROWS], const struct open_panel *w, size_t g,
                                  size_t row, const struct quantised_group *const *x, const void *ready)
 {
-    const int halves = kind == PANEL_OPEN_HALVES ? 2 : 1;
+    const int halves = panel_has_halves(kind) ? 2 : 1;
     float32x4_t scale[4];
     UNROLL
     for (int half = 0; half < halves; half++) {
@@ -89,14 +89,18 @@ ALWAYS_INLINE void group_of_open(enum panel_kind kind, int R, int T, float (*sum
         multiply_bytes(s, R, T, w->codes[g] + 4 * row, x, ready, 4 * half, 8 / halves, kind != PANEL_OPEN);
         FOR_QUADS scale[r] = vld1q_f32(w->scale[g][half] + row + 4 * r);
         add_scaled(sums, R, T, s, scale, x);
+        if (panel_has_minimums(kind))
+            FOR_ROWS
+            {
+                float sum = -(float)(halves == 2 ? vaddlvq_s8(vld1q_s8(x[t]->q + 16 * half)) : x[t]->sum);
+                FOR_QUADS
+                {
+                    float32x4_t acc = vld1q_f32(sums[t] + 4 * r);
+                    float32x4_t minimum = vmulq_n_f32(vld1q_f32(w->minimum[g][half] + row + 4 * r), x[t]->d);
+                    vst1q_f32(sums[t] + 4 * r, vfmaq_n_f32(acc, minimum, sum));
+                }
+            }
         __asm__ volatile("" : : : "memory"); /* compilers would begin the second half before the first is stored */
-    }
-    if (kind != PANEL_OPEN_MINIMUMS)
-        return;
-    FOR_ROWS FOR_QUADS
-    {
-        float32x4_t acc = vld1q_f32(sums[t] + 4 * r), minimum = vmulq_n_f32(vld1q_f32(w->minimum[g] + row + 4 * r), x[t]->d);
-        vst1q_f32(sums[t] + 4 * r, vfmaq_n_f32(acc, minimum, -(float)x[t]->sum));
     }
 }
 
@@ -148,11 +152,12 @@ TILES_OF(panel_q4_bf16, PANEL_Q4_BF16)
 TILES_OF(panel_open, PANEL_OPEN)
 TILES_OF(panel_halves, PANEL_OPEN_HALVES)
 TILES_OF(panel_minimums, PANEL_OPEN_MINIMUMS)
+TILES_OF(panel_halves_minimums, PANEL_OPEN_HALVES_MINIMUMS)
 
 static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile)
 {
     static tile_function *const *const tiles[] = {panel_q8_0,   panel_q4_0,   panel_q4_bf16, panel_open,
-                                                        panel_halves, panel_halves, panel_minimums};
+                                                        panel_halves, panel_halves, panel_minimums, panel_halves_minimums};
     const size_t most = MOST_INTEGERS / 2;
     for (size_t t = 0, n; t < T; t += n) {
         n = T - t <= most ? T - t : (T - t + 1) / 2;

@@ -37,6 +37,9 @@ const struct quantised_format *quantised_format(enum weight_type type)
         [WEIGHT_IQ3_S - WEIGHT_TYPES] = {"IQ3_S", 256, 110, 0, 0}, [WEIGHT_IQ1_S - WEIGHT_TYPES] = {"IQ1_S", 256, 50, 0, 0},
         [WEIGHT_IQ1_M - WEIGHT_TYPES] = {"IQ1_M", 256, 56, 32, 0}, [WEIGHT_TQ1_0 - WEIGHT_TYPES] = {"TQ1_0", 256, 54, 0, 0},
         [WEIGHT_TQ2_0 - WEIGHT_TYPES] = {"TQ2_0", 256, 66, 0, 0},
+        [WEIGHT_Q4_1 - WEIGHT_TYPES] = {"Q4_1", 32, 20, 0, 1},       [WEIGHT_IQ4_NL - WEIGHT_TYPES] = {"IQ4_NL", 32, 18, 0, 0},
+        [WEIGHT_IQ4_XS - WEIGHT_TYPES] = {"IQ4_XS", 256, 136, 0, 0}, [WEIGHT_Q3_K - WEIGHT_TYPES] = {"Q3_K", 256, 110, 32, 0},
+        [WEIGHT_Q2_K - WEIGHT_TYPES] = {"Q2_K", 256, 84, 32, 1},
         [WEIGHT_CACHE_Q8 - WEIGHT_TYPES] = {"CACHE_Q8", 32, 36, 0, 0},
         [WEIGHT_Q4_BF16 - WEIGHT_TYPES] = {"Q4_BF16", 32, 18, 0, 0},
     };
@@ -66,6 +69,7 @@ static void five_bits(int8_t q[32], const unsigned char *high, const unsigned ch
 }
 
 const int8_t quantised_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+const int8_t quantised_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 /* 32 codes of four bits, low nibbles first, each of which stands for a number of the table */
 static void from_table(int8_t q[32], const unsigned char *bytes, const int8_t table[16])
@@ -94,7 +98,7 @@ static void codes_of_k(struct quantised_codes *out, const unsigned char *block, 
     int sc, m;
     six_bits(&sc, &m, block + 4, g);
     out->scale[0] = out->scale[1] = half_at(block) * (float)sc;
-    out->minimum = half_at(block + 2) * (float)m;
+    out->minimum[0] = out->minimum[1] = half_at(block + 2) * (float)m;
     for (size_t l = 0; l < 32; l++) {
         unsigned byte = bytes[g / 2 * 32 + l], q = g % 2 ? byte >> 4 : byte & 15;
         out->q[l] = (int8_t)(high ? q | (high[l] >> g & 1u) << 4 : q);
@@ -144,6 +148,38 @@ static void codes_of_tq2_0(struct quantised_codes *out, const unsigned char *blo
     out->scale[0] = out->scale[1] = half_at(block + 64);
 }
 
+static void codes_of_iq4_xs(struct quantised_codes *out, const unsigned char *block, size_t g)
+{
+    unsigned high = block[2 + g / 4] >> 2 * (g % 4) & 3u, low = block[4 + g / 2] >> 4 * (g % 2) & 15u;
+    out->scale[0] = out->scale[1] = half_at(block) * (float)((int)(high << 4 | low) - 32);
+    from_table(out->q, block + 8 + 16 * g, quantised_iq4);
+}
+
+/* the low two bits of code l of group g */
+static int two_bits(const unsigned char bytes[64], size_t g, size_t l) { return bytes[g / 4 * 32 + l] >> 2 * (g % 4) & 3; }
+
+static void codes_of_q3_k(struct quantised_codes *out, const unsigned char *block, size_t g)
+{
+    const unsigned char *s = block + 96;
+    for (size_t l = 0; l < 32; l++)
+        out->q[l] = (int8_t)(two_bits(block + 32, g, l) + (block[l] >> g & 1) * 4 - 4);
+    for (size_t half = 0; half < 2; half++) {
+        size_t i = 2 * g + half;
+        int sc = (s[i % 8] >> i / 8 * 4 & 15) | (s[8 + i % 4] >> i / 4 * 2 & 3) << 4;
+        out->scale[half] = half_at(block + 108) * (float)(sc - 32);
+    }
+}
+
+static void codes_of_q2_k(struct quantised_codes *out, const unsigned char *block, size_t g)
+{
+    for (size_t l = 0; l < 32; l++)
+        out->q[l] = (int8_t)two_bits(block + 16, g, l);
+    for (size_t half = 0; half < 2; half++) {
+        out->scale[half] = half_at(block + 80) * (float)(block[2 * g + half] & 15);
+        out->minimum[half] = half_at(block + 82) * (float)(block[2 * g + half] >> 4);
+    }
+}
+
 static void codes_of_panel(struct quantised_codes *out, const struct weight_view *w, size_t row, size_t group)
 {
     row += w->panel_row;
@@ -151,7 +187,7 @@ static void codes_of_panel(struct quantised_codes *out, const struct weight_view
     const unsigned char *codes = panel_codes(panel, w->type, group) + row % PANEL_ROWS * 4;
     const unsigned char *scale = panel_scales(panel, w->type, group) + row % PANEL_ROWS * 2;
     out->scale[0] = out->scale[1] = w->type == WEIGHT_Q4_BF16 ? bf16_at(scale) : half_at(scale);
-    out->minimum = 0.0f;
+    out->minimum[0] = out->minimum[1] = 0.0f;
     for (size_t l = 0; l < 32; l++)
         if (w->type == WEIGHT_Q8_0)
             out->q[l] = (int8_t)(codes[l / 4 * 64 + l % 4] - 128);
@@ -177,7 +213,7 @@ void quantised_codes(struct quantised_codes *out, const struct weight_view *w, s
     else if (f->numbers == 32)
         out->scale[0] = half_at(block);
     out->scale[1] = out->scale[0];
-    out->minimum = 0.0f;
+    out->minimum[0] = out->minimum[1] = 0.0f;
     switch (w->type) {
     case WEIGHT_Q8_0: memcpy(out->q, block + 2, 32); break;
     case WEIGHT_CACHE_Q8: memcpy(out->q, block + 4, 32); break;
@@ -186,7 +222,7 @@ void quantised_codes(struct quantised_codes *out, const struct weight_view *w, s
     case WEIGHT_Q5_0: five_bits(out->q, block + 2, block + 6, 16); break;
     case WEIGHT_Q5_1:
         five_bits(out->q, block + 4, block + 8, 0);
-        out->minimum = -half_at(block + 2);
+        out->minimum[0] = out->minimum[1] = -half_at(block + 2);
         break;
     case WEIGHT_Q4_K: codes_of_k(out, block, NULL, block + 16, g); break;
     case WEIGHT_Q5_K: codes_of_k(out, block, block + 16, block + 48, g); break;
@@ -200,7 +236,15 @@ void quantised_codes(struct quantised_codes *out, const struct weight_view *w, s
     case WEIGHT_IQ1_S: codes_of_grid(out, WEIGHT_IQ1_S, block, g); break;
     case WEIGHT_IQ1_M: codes_of_grid(out, WEIGHT_IQ1_M, block, g); break;
     case WEIGHT_TQ1_0: codes_of_tq1_0(out, block, g); break;
-    default: codes_of_tq2_0(out, block, g);
+    case WEIGHT_TQ2_0: codes_of_tq2_0(out, block, g); break;
+    case WEIGHT_Q4_1:
+        nibbles(out->q, block + 4, 0);
+        out->minimum[0] = out->minimum[1] = -half_at(block + 2);
+        break;
+    case WEIGHT_IQ4_NL: from_table(out->q, block + 2, quantised_iq4); break;
+    case WEIGHT_IQ4_XS: codes_of_iq4_xs(out, block, g); break;
+    case WEIGHT_Q3_K: codes_of_q3_k(out, block, g); break;
+    default: codes_of_q2_k(out, block, g);
     }
 }
 
@@ -211,6 +255,6 @@ void decode_quantised(float *out, const struct weight_view *w, size_t i, size_t 
         if (k == j || k % QUANTISED_GROUP == 0)
             quantised_codes(&c, w, i, k / QUANTISED_GROUP);
         size_t l = k % QUANTISED_GROUP;
-        out[k - j] = c.scale[l / 16] * (float)c.q[l] - c.minimum;
+        out[k - j] = c.scale[l / 16] * (float)c.q[l] - c.minimum[l / 16];
     }
 }

@@ -21,6 +21,11 @@
  *     IQ1_M      256     56                                                 the same
  *     TQ1_0      256     54   48 bytes | 4 bytes | d                        d * (t - 1)
  *     TQ2_0      256     66   64 bytes | d                                  d * (t - 1)
+ *     Q4_1        32     20   d | m | 16 bytes                              d * q + m
+ *     IQ4_NL      32     18   d | 16 bytes                                  d * q
+ *     IQ4_XS     256    136   d | 2 bytes | 4 bytes | 128 bytes             (d * (sc - 32)) * q
+ *     Q3_K       256    110   32 bytes | 64 bytes | 12 bytes | d            (d * (sc - 32)) * (q - 4)
+ *     Q2_K       256     84   16 bytes | 64 bytes | d | dmin                (d * sc) * q - (dmin * m)
  *
  * Two types are in memory only: latents in the KV cache, and copies of I4 weights.
  *
@@ -28,7 +33,8 @@
  *     Q4_BF16     32     18   d as BF16 | 16 bytes                          d * (q - 8)
  *
  * A byte of Q8_0 holds one code. In the other types, a byte holds the low four bits of two codes, one in its low nibble
- * and one in its high nibble. In Q4_0, Q4_BF16, Q5_0, Q5_1 and MXFP4 the two codes belong to elements l and l + 16 of the block. In
+ * and one in its high nibble. In Q4_0, Q4_1, Q4_BF16, Q5_0, Q5_1, IQ4_NL and MXFP4 the two codes
+ * belong to elements l and l + 16 of the block, and in IQ4_XS to these elements of each 32 weights. In
  * Q4_K and Q5_K the two codes belong to elements l and l + 32 of each 64 weights. In Q6_K the two codes belong to
  * elements l and l + 64 of each 128 weights.
  *
@@ -36,10 +42,19 @@
  * q is twice this number (quantised_e2m1). The byte e of a block is the exponent of its scale. All 256 values of e are
  * scales, as in ggml: 2^-128 (0) to 2^127 (255).
  *
+ * In IQ4_NL and IQ4_XS a code stands for one of 16 integers q (quantised_iq4). In IQ4_XS each group has a six-bit scale
+ * sc: bits 2g and 2g + 1 of the 2 bytes are the upper bits of group g, and nibble g of the 4 bytes has the lower bits.
+ *
+ * In Q2_K and Q3_K, byte l of each 32 of the 64 bytes has the low two bits of four codes: of elements l, l + 32, l + 64 and
+ * l + 96 of 128 weights. In Q3_K, bit g of byte l of the first 32 bytes is the third bit of element l of group g. Each
+ * half group has a scale. In Q2_K its byte has the scale sc in the low nibble, and the minimum m in the high nibble. In Q3_K
+ * the low nibbles of the first 8 of the 12 bytes have the low four bits of the scales 0..7, and the high nibbles those of the
+ * scales 8..15. Bits 2k and 2k + 1 of the last 4 bytes are the upper bits of the scales 4k..4k+3.
+ *
  * In Q4_K and Q5_K each group of 32 weights has a six-bit scale sc and a six-bit minimum m. The 12 bytes of a block
  * hold the scales and minimums of its eight groups. In Q6_K each half group (16 weights) has a signed 8-bit scale sc.
  *
- * Rule 2 needs a scale sw and a minimum mw per group: sw = fl32(d * sc), and mw = fl32(dmin * m). In Q5_1, mw = -m. The
+ * Rule 2 needs a scale sw and a minimum mw per group: sw = fl32(d * sc), and mw = fl32(dmin * m). In Q4_1 and Q5_1, mw = -m. The
  * product d * sc is exact in f32. Where weights are needed one by one, as in a row of embed_tokens, a weight is
  * fl32(fl32(sw * q) - mw).
  *
@@ -64,7 +79,7 @@ struct quantised_format {
     unsigned numbers, bytes; /* weights in a block, and its size in bytes */
     int halves;              /* nonzero if each half of a group (16 weights) has its own scale: what is added to q to make it unsigned,
                                 32 for codes of six bits, 64 for codes of seven */
-    int minimums;            /* nonzero if each group has a minimum */
+    int minimums;            /* nonzero if each group has a minimum; with `halves`, each half has one */
 };
 const struct quantised_format *quantised_format(enum weight_type type);
 
@@ -72,9 +87,10 @@ const struct quantised_format *quantised_format(enum weight_type type);
  * q + 32, the constant has been subtracted. */
 struct quantised_codes {
     int8_t q[QUANTISED_GROUP];
-    float scale[2], minimum; /* sw of each half of the group (equal for most types), and mw (0 if the type has none) */
+    float scale[2], minimum[2]; /* sw and mw of each half of the group (equal for most types); mw is 0 if the type has none */
 };
-extern const int8_t quantised_e2m1[16]; /* the integers q of MXFP4's codes */
+/* the integers q of MXFP4's codes; those of IQ4_NL and IQ4_XS (kvalues_iq4nl in llama.cpp's ggml-common.h) */
+extern const int8_t quantised_e2m1[16], quantised_iq4[16];
 void quantised_codes(struct quantised_codes *out, const struct weight_view *w, size_t row, size_t group);
 
 /* --- panels --- */

@@ -34,7 +34,7 @@ typedef float floats __attribute__((vector_size(16 * LANES)));
  * (quantised.h) plus code_above(type). */
 struct open_group {
     words codes[8]; /* codes[j] holds elements 4j..4j+3 of each row */
-    floats scale[2], minimum;
+    floats scale[2], minimum[2];
 };
 
 struct TAKER;
@@ -48,9 +48,28 @@ ALWAYS_INLINE int is_q4(enum weight_type type) { return type == WEIGHT_Q4_0 || t
 
 ALWAYS_INLINE int code_above(enum weight_type type)
 {
-    return type == WEIGHT_Q8_0 || type == WEIGHT_CACHE_Q8 ? 128 : is_q4(type) ? 8 : type == WEIGHT_Q5_0 ? 16 : type == WEIGHT_Q6_K ? 32 : type == WEIGHT_MXFP4 ? 12
-           : type == WEIGHT_IQ1_M ? 32 : type == WEIGHT_IQ1_S || type == WEIGHT_IQ3_S ? 16 : has_grid(type) ? 64
-           : type == WEIGHT_TQ1_0 || type == WEIGHT_TQ2_0 ? 1 : 0;
+    switch (type) {
+    case WEIGHT_Q8_0:
+    case WEIGHT_CACHE_Q8:
+    case WEIGHT_IQ4_NL:
+    case WEIGHT_IQ4_XS: return 128;
+    case WEIGHT_IQ2_XXS:
+    case WEIGHT_IQ2_XS:
+    case WEIGHT_IQ2_S:
+    case WEIGHT_IQ3_XXS: return 64;
+    case WEIGHT_Q6_K:
+    case WEIGHT_IQ1_M: return 32;
+    case WEIGHT_Q5_0:
+    case WEIGHT_IQ1_S:
+    case WEIGHT_IQ3_S: return 16;
+    case WEIGHT_MXFP4: return 12;
+    case WEIGHT_Q4_0:
+    case WEIGHT_Q4_BF16: return 8;
+    case WEIGHT_Q3_K: return 4;
+    case WEIGHT_TQ1_0:
+    case WEIGHT_TQ2_0: return 1;
+    default: return 0;
+    }
 }
 
 /* Returns -code_above(type) times the sum of x. */
@@ -60,8 +79,14 @@ ALWAYS_INLINE int32_t above_times_x(enum weight_type type, const struct quantise
     return above == 128 ? x->offset128 : above % 8 == 0 ? above / 8 * x->offset8 : -above * x->sum;
 }
 
-ALWAYS_INLINE int has_halves(enum weight_type type) { return type == WEIGHT_Q6_K || type == WEIGHT_IQ2_XS || type == WEIGHT_IQ2_S || type == WEIGHT_IQ1_M; }
-ALWAYS_INLINE int has_minimums(enum weight_type type) { return type == WEIGHT_Q5_1 || type == WEIGHT_Q4_K || type == WEIGHT_Q5_K; }
+ALWAYS_INLINE int has_halves(enum weight_type type)
+{
+    return type == WEIGHT_Q6_K || type == WEIGHT_IQ2_XS || type == WEIGHT_IQ2_S || type == WEIGHT_IQ1_M || type == WEIGHT_Q3_K || type == WEIGHT_Q2_K;
+}
+ALWAYS_INLINE int has_minimums(enum weight_type type)
+{
+    return type == WEIGHT_Q4_1 || type == WEIGHT_Q5_1 || type == WEIGHT_Q4_K || type == WEIGHT_Q5_K || type == WEIGHT_Q2_K;
+}
 
 /* Returns a vector in which every byte is `byte`. */
 ALWAYS_INLINE words each(unsigned byte) { return (words){0} + byte * 0x01010101u; }
@@ -78,7 +103,9 @@ ALWAYS_INLINE void put_group(struct open_panel *panel, size_t first, size_t g, e
     if (has_halves(type))
         memcpy(panel->scale[g][1] + first, &group->scale[1], sizeof group->scale[1]);
     if (has_minimums(type))
-        memcpy(panel->minimum[g] + first, &group->minimum, sizeof group->minimum);
+        memcpy(panel->minimum[g][0] + first, &group->minimum[0], sizeof group->minimum[0]);
+    if (has_minimums(type) && has_halves(type))
+        memcpy(panel->minimum[g][1] + first, &group->minimum[1], sizeof group->minimum[1]);
 }
 
 /* Prefetches data that is needed later. In each row, this data lies `ahead` bytes after the range [at, at + bytes).
@@ -115,17 +142,17 @@ ALWAYS_INLINE void take_q8(struct TAKER *to, enum weight_type type, const unsign
     take(to, g, type, &v);
 }
 
-/* Q4_0, Q4_BF16, Q5_0, Q5_1 */
+/* Q4_0, Q4_BF16, Q4_1, Q5_0, Q5_1 */
 ALWAYS_INLINE void take_small(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t g, size_t at)
 {
-    const size_t codes_at = is_q4(type) ? 2 : type == WEIGHT_Q5_0 ? 6 : 8;
+    const size_t codes_at = is_q4(type) ? 2 : type == WEIGHT_Q4_1 ? 4 : type == WEIGHT_Q5_0 ? 6 : 8;
     struct open_group v;
     words head[4], w[4];
     transpose(head, row, at);
     transpose(w, row, at + codes_at);
     v.scale[0] = type == WEIGHT_Q4_BF16 ? (floats)(head[0] << 16) : half_of(head[0]);
     if (has_minimums(type))
-        v.minimum = -half_of(head[0] >> 16);
+        v.minimum[0] = -half_of(head[0] >> 16);
     words bits = has_minimums(type) ? head[1] : head[0] >> 16 | head[1] << 16;
     UNROLL
     for (int j = 0; j < 4; j++) {
@@ -134,7 +161,7 @@ ALWAYS_INLINE void take_small(struct TAKER *to, enum weight_type type, const uns
     }
     UNROLL
     for (int j = 0; j < 8; j++)
-        if (!is_q4(type))
+        if (!is_q4(type) && type != WEIGHT_Q4_1)
             v.codes[j] |= four_bits(bits, j) & each(16);
     take(to, g, type, &v);
 }
@@ -149,19 +176,36 @@ ALWAYS_INLINE words codes_of_table(enum weight_type type, const int8_t table[16]
     return (words)(t + (uint8_t)code_above(type));
 }
 
+/* Sets the codes of a group to the table's numbers: low nibbles of w first. */
+ALWAYS_INLINE void codes_from_table(words codes[8], const words w[4], words table)
+{
+    UNROLL
+    for (int j = 0; j < 4; j++) {
+        codes[j] = look_up(table, w[j] & each(15));
+        codes[j + 4] = look_up(table, w[j] >> 4 & each(15));
+    }
+}
+
+ALWAYS_INLINE void take_iq4_nl(struct TAKER *to, const unsigned char *const *row, size_t g, size_t at)
+{
+    struct open_group v;
+    words head[4], w[4];
+    transpose(head, row, at);
+    transpose(w, row, at + 2);
+    v.scale[0] = half_of(head[0]);
+    codes_from_table(v.codes, w, codes_of_table(WEIGHT_IQ4_NL, quantised_iq4));
+    take(to, g, WEIGHT_IQ4_NL, &v);
+}
+
 ALWAYS_INLINE void take_mxfp4(struct TAKER *to, const unsigned char *const *row, size_t g, size_t at)
 {
     struct open_group v;
-    words head[4], w[4], table = codes_of_table(WEIGHT_MXFP4, quantised_e2m1);
+    words head[4], w[4];
     transpose(head, row, at);
     transpose(w, row, at + 1);
     words e = head[0] & 255, subnormal = (words)(e < 2);
     v.scale[0] = (floats)(((e + 1) << 21 & subnormal) | ((e - 1) << 23 & ~subnormal));
-    UNROLL
-    for (int j = 0; j < 4; j++) {
-        v.codes[j] = look_up(table, w[j] & each(15));
-        v.codes[j + 4] = look_up(table, w[j] >> 4 & each(15));
-    }
+    codes_from_table(v.codes, w, codes_of_table(WEIGHT_MXFP4, quantised_e2m1));
     take(to, g, WEIGHT_MXFP4, &v);
 }
 
@@ -203,7 +247,7 @@ ALWAYS_INLINE void take_k(struct TAKER *to, enum weight_type type, const unsigne
             struct open_group v;
             int n = i + upper; /* number of this group; bit n of each byte of `fifth` belongs to it */
             v.scale[0] = scaled_byte(scale[i / 4], n % 4, d);
-            v.minimum = scaled_byte(minimum[i / 4], n % 4, dmin);
+            v.minimum[0] = scaled_byte(minimum[i / 4], n % 4, dmin);
             UNROLL
             for (int j = 0; j < 8; j++) {
                 v.codes[j] = w[j] >> 4 * upper & each(15);
@@ -254,6 +298,82 @@ ALWAYS_INLINE void take_q6_k(struct TAKER *to, const unsigned char *const *row, 
     prefetch_rows(row, at + 106, 53, ahead);
     prefetch_rows(row, at + 159, 51, ahead);
     take_128(to, row, g + 4, at + 64, at + 160, scale + 2, d);
+}
+
+ALWAYS_INLINE void take_iq4_xs(struct TAKER *to, const unsigned char *const *row, size_t g, size_t at, size_t ahead)
+{
+    words head[4], table = codes_of_table(WEIGHT_IQ4_XS, quantised_iq4);
+    transpose(head, row, at);
+    floats d = half_of(head[0]);
+    UNROLL
+    for (int n = 0; n < 8; n++) {
+        struct open_group v;
+        words w[4], sc = (head[1] >> 4 * n & 15) | (head[0] >> (16 + 2 * n) & 3) << 4;
+        prefetch_rows(row, at + 17 * (size_t)n, 17, ahead);
+        transpose(w, row, at + 8 + 16 * (size_t)n);
+        v.scale[0] = d * __builtin_convertvector((signed_words)(sc - 32), floats);
+        codes_from_table(v.codes, w, table);
+        take(to, g + (size_t)n, WEIGHT_IQ4_XS, &v);
+    }
+}
+
+/* Q3_K: the 12 bytes with the scales are read with the four bytes around them, so the words are put together first. */
+ALWAYS_INLINE void take_q3_k(struct TAKER *to, const unsigned char *const *row, size_t g, size_t at, size_t ahead)
+{
+    words third[8], end[4], scale[4];
+    transpose_32(third, row, at);
+    transpose(end, row, at + 94);
+    floats d = half_of(end[3] >> 16);
+    words low[2] = {end[0] >> 16 | end[1] << 16, end[1] >> 16 | end[2] << 16}, high = end[2] >> 16 | end[3] << 16;
+    UNROLL
+    for (int k = 0; k < 4; k++) {
+        words sc = (low[k % 2] >> k / 2 * 4 & each(15)) | ((k < 2 ? high << (4 - 2 * k) : high >> (2 * k - 4)) & each(48));
+        scale[k] = (words)((byte_vector)sc - (uint8_t)32);
+    }
+    UNROLL
+    for (int n = 0; n < 8; n += 4) {
+        words w[8];
+        prefetch_rows(row, at + 55 * (size_t)n / 4, 55, ahead);
+        transpose_32(w, row, at + 32 + 8 * (size_t)n);
+        UNROLL
+        for (int i = n; i < n + 4; i++) {
+            struct open_group v;
+            v.scale[0] = scaled_signed(scale[i / 2], i % 2 * 2, d);
+            v.scale[1] = scaled_signed(scale[i / 2], i % 2 * 2 + 1, d);
+            UNROLL
+            for (int j = 0; j < 8; j++)
+                v.codes[j] = (w[j] >> 2 * (i - n) & each(3)) | ((i < 2 ? third[j] << (2 - i) : third[j] >> (i - 2)) & each(4));
+            take(to, g + (size_t)i, WEIGHT_Q3_K, &v);
+        }
+    }
+}
+
+ALWAYS_INLINE void take_q2_k(struct TAKER *to, const unsigned char *const *row, size_t g, size_t at, size_t ahead)
+{
+    words head[4], end[4];
+    transpose(head, row, at);
+    transpose(end, row, at + 68); /* the last four of these 16 bytes are d and dmin */
+    floats d = half_of(end[3]), dmin = half_of(end[3] >> 16);
+    UNROLL
+    for (int n = 0; n < 8; n += 4) {
+        words w[8];
+        prefetch_rows(row, at + 42 * (size_t)n / 4, 42, ahead);
+        transpose_32(w, row, at + 16 + 8 * (size_t)n);
+        UNROLL
+        for (int i = n; i < n + 4; i++) {
+            struct open_group v;
+            words scale = head[i / 2] & each(15), minimum = head[i / 2] >> 4 & each(15);
+            UNROLL
+            for (int half = 0; half < 2; half++) {
+                v.scale[half] = scaled_byte(scale, i % 2 * 2 + half, d);
+                v.minimum[half] = scaled_byte(minimum, i % 2 * 2 + half, dmin);
+            }
+            UNROLL
+            for (int j = 0; j < 8; j++)
+                v.codes[j] = w[j] >> 2 * (i - n) & each(3);
+            take(to, g + (size_t)i, WEIGHT_Q2_K, &v);
+        }
+    }
 }
 
 /* --- types with grids --- */
@@ -425,6 +545,14 @@ ALWAYS_INLINE void take_groups(struct TAKER *to, enum weight_type type, const un
             take_tq1_0(to, row, g, at);
         else if (type == WEIGHT_TQ2_0)
             take_tq2_0(to, row, g, at);
+        else if (type == WEIGHT_IQ4_NL)
+            take_iq4_nl(to, row, g, at);
+        else if (type == WEIGHT_IQ4_XS)
+            take_iq4_xs(to, row, g, at, ahead);
+        else if (type == WEIGHT_Q3_K)
+            take_q3_k(to, row, g, at, ahead);
+        else if (type == WEIGHT_Q2_K)
+            take_q2_k(to, row, g, at, ahead);
         else
             take_small(to, type, row, g, at);
     }
@@ -451,6 +579,11 @@ ALWAYS_INLINE void take_any(struct TAKER *to, enum weight_type type, const unsig
     case WEIGHT_IQ1_M: take_groups(to, WEIGHT_IQ1_M, row, groups, ahead); break;
     case WEIGHT_TQ1_0: take_groups(to, WEIGHT_TQ1_0, row, groups, ahead); break;
     case WEIGHT_TQ2_0: take_groups(to, WEIGHT_TQ2_0, row, groups, ahead); break;
+    case WEIGHT_Q4_1: take_groups(to, WEIGHT_Q4_1, row, groups, ahead); break;
+    case WEIGHT_IQ4_NL: take_groups(to, WEIGHT_IQ4_NL, row, groups, ahead); break;
+    case WEIGHT_IQ4_XS: take_groups(to, WEIGHT_IQ4_XS, row, groups, ahead); break;
+    case WEIGHT_Q3_K: take_groups(to, WEIGHT_Q3_K, row, groups, ahead); break;
+    case WEIGHT_Q2_K: take_groups(to, WEIGHT_Q2_K, row, groups, ahead); break;
     default: take_groups(to, WEIGHT_Q6_K, row, groups, ahead);
     }
 }

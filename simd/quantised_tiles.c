@@ -106,7 +106,9 @@ static enum panel_kind kind_of(const struct weight_view *w)
     const struct quantised_format *f = quantised_format(w->type);
     if (w->panels)
         return w->type == WEIGHT_Q8_0 ? PANEL_Q8_0 : w->type == WEIGHT_Q4_0 ? PANEL_Q4_0 : PANEL_Q4_BF16;
-    return f->halves == 64 ? PANEL_OPEN_WIDE_HALVES : f->halves ? PANEL_OPEN_HALVES : f->minimums ? PANEL_OPEN_MINIMUMS : PANEL_OPEN;
+    if (f->halves)
+        return f->minimums ? PANEL_OPEN_HALVES_MINIMUMS : f->halves == 64 ? PANEL_OPEN_WIDE_HALVES : PANEL_OPEN_HALVES;
+    return f->minimums ? PANEL_OPEN_MINIMUMS : PANEL_OPEN;
 }
 
 void tiled_matmul_quantised(const struct quantised_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0,

@@ -17,22 +17,29 @@
 #define TILE_PANELS 4  /* largest number of panels in a tile */
 #define TILE_ROWS_OF_X 6 /* largest number of rows of x in a tile */
 #define TILE_SUMS (TILE_PANELS * TILE_ROWS_OF_X) /* the most (panel, row of x) pairs in a tile; an instruction set may want fewer */
-#define TILE_READY ((size_t)TILE_ROWS_OF_X * BLOCK_GROUPS * 80) /* room for the rows of x of a tile in another form */
+#define TILE_READY ((size_t)TILE_ROWS_OF_X * BLOCK_GROUPS * 96) /* room for the rows of x of a tile in another form */
 #define FEW_ROWS_OF_X 12 /* with at most this many rows of x, GGUF blocks are multiplied without open panels */
 #define MANY_PANELS 12    /* number of panels, each of BLOCK_GROUPS groups, that stay in the L2 cache while they are multiplied
                           with several tiles of x */
 
 /* 16 rows of one block of K, unpacked. Codes are stored as in a Q8_0 panel: q + 128. scale[g] has a scale for each half
- * of group g. */
+ * of group g; minimum[g] has one for each half, or [0] for the group. */
 struct open_panel {
     _Alignas(64) unsigned char codes[BLOCK_GROUPS][512];
-    float scale[BLOCK_GROUPS][2][PANEL_ROWS], minimum[BLOCK_GROUPS][PANEL_ROWS];
+    float scale[BLOCK_GROUPS][2][PANEL_ROWS], minimum[BLOCK_GROUPS][2][PANEL_ROWS];
 };
 
-enum panel_kind { PANEL_Q8_0, PANEL_Q4_0, PANEL_Q4_BF16, PANEL_OPEN, PANEL_OPEN_HALVES, PANEL_OPEN_WIDE_HALVES, PANEL_OPEN_MINIMUMS };
+enum panel_kind {
+    PANEL_Q8_0, PANEL_Q4_0, PANEL_Q4_BF16, PANEL_OPEN, PANEL_OPEN_HALVES, PANEL_OPEN_WIDE_HALVES, PANEL_OPEN_MINIMUMS, PANEL_OPEN_HALVES_MINIMUMS
+};
 
-static inline int panel_has_halves(enum panel_kind kind) { return kind == PANEL_OPEN_HALVES || kind == PANEL_OPEN_WIDE_HALVES; }
 static inline int panel_has_4_bits(enum panel_kind kind) { return kind == PANEL_Q4_0 || kind == PANEL_Q4_BF16; }
+
+static inline int panel_has_halves(enum panel_kind kind)
+{
+    return kind == PANEL_OPEN_HALVES || kind == PANEL_OPEN_WIDE_HALVES || kind == PANEL_OPEN_HALVES_MINIMUMS;
+}
+static inline int panel_has_minimums(enum panel_kind kind) { return kind == PANEL_OPEN_MINIMUMS || kind == PANEL_OPEN_HALVES_MINIMUMS; }
 
 struct quantised_tile {
     enum panel_kind kind;
@@ -60,23 +67,22 @@ struct quantised_loops {
                 const struct quantised_group *x, size_t ldx, size_t T);
 };
 
-/* If the halves of a group have scales of their own, unpacked codes are q + above. less[half] becomes the correction for one half
- * of a group: -above times the sum of the same half of x. */
-static inline void minus_halves(int32_t less[2], int above, const struct quantised_group *x)
+/* Sets sums[half] to the sum of one half of x. */
+static inline void sum_halves(int32_t sums[2], const struct quantised_group *x)
 {
     int32_t upper = 0;
     for (size_t l = 16; l < 32; l++)
         upper += x->q[l];
-    less[0] = -above * (x->sum - upper);
-    less[1] = -above * upper;
+    sums[0] = x->sum - upper;
+    sums[1] = upper;
 }
 
-/* The same for groups [0, groups) of T rows of x: less[t][g]. */
-static inline void sums_of_halves(int32_t (*less)[BLOCK_GROUPS][2], int above, const struct quantised_group *x, size_t ldx, size_t T, size_t groups)
+/* The same for groups [0, groups) of T rows of x: sums[t][g]. */
+static inline void sums_of_halves(int32_t (*sums)[BLOCK_GROUPS][2], const struct quantised_group *x, size_t ldx, size_t T, size_t groups)
 {
     for (size_t t = 0; t < T; t++)
         for (size_t g = 0; g < groups; g++)
-            minus_halves(less[t][g], above, x + t * ldx + g);
+            sum_halves(sums[t][g], x + t * ldx + g);
 }
 
 void tiled_matmul_quantised(const struct quantised_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0,

@@ -128,15 +128,17 @@ static float dot_quantised(const struct weight_view *w, size_t n, const struct q
     float total = 0.0f, acc = 0.0f;
     for (size_t g = 0; g < groups; g++) {
         struct quantised_codes c;
-        int32_t sum[2] = {0, 0};
+        int32_t sum[2] = {0, 0}, of_x[2] = {0, 0};
         quantised_codes(&c, w, n, g);
-        for (size_t l = 0; l < QUANTISED_GROUP; l++)
+        for (size_t l = 0; l < QUANTISED_GROUP; l++) {
             sum[f->halves ? l / 16 : 0] += c.q[l] * x[g].q[l];
-        acc = fmaf((float)sum[0], c.scale[0] * x[g].d, acc);
-        if (f->halves)
-            acc = fmaf((float)sum[1], c.scale[1] * x[g].d, acc);
-        if (f->minimums)
-            acc = fmaf(-(float)x[g].sum, c.minimum * x[g].d, acc);
+            of_x[f->halves ? l / 16 : 0] += x[g].q[l];
+        }
+        for (int half = 0; half < (f->halves ? 2 : 1); half++) {
+            acc = fmaf((float)sum[half], c.scale[half] * x[g].d, acc);
+            if (f->minimums)
+                acc = fmaf(-(float)of_x[half], c.minimum[half] * x[g].d, acc);
+        }
         if ((g + 1) * QUANTISED_GROUP % DOT_BLOCK == 0 || g + 1 == groups) {
             total = g * QUANTISED_GROUP < DOT_BLOCK ? acc : total + acc;
             acc = 0.0f;

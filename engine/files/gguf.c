@@ -13,13 +13,13 @@
 /* The sizes are those of ggml's block structures. To support another type, write its kernels and replace DTYPE_OTHER here. */
 static const struct gguf_tensor_type tensor_types[] = {
     {"F32", 0, 1, 4, DTYPE_F32},        {"F16", 1, 1, 2, DTYPE_F16},         {"BF16", 30, 1, 2, DTYPE_BF16},
-    {"Q4_0", 2, 32, 18, DTYPE_Q4_0},   {"Q4_1", 3, 32, 20, DTYPE_OTHER},    {"Q5_0", 6, 32, 22, DTYPE_Q5_0},
+    {"Q4_0", 2, 32, 18, DTYPE_Q4_0},   {"Q4_1", 3, 32, 20, DTYPE_Q4_1},    {"Q5_0", 6, 32, 22, DTYPE_Q5_0},
     {"Q5_1", 7, 32, 24, DTYPE_Q5_1},   {"Q8_0", 8, 32, 34, DTYPE_Q8_0},    {"Q8_1", 9, 32, 36, DTYPE_OTHER},
-    {"Q2_K", 10, 256, 84, DTYPE_OTHER}, {"Q3_K", 11, 256, 110, DTYPE_OTHER}, {"Q4_K", 12, 256, 144, DTYPE_Q4_K},
+    {"Q2_K", 10, 256, 84, DTYPE_Q2_K}, {"Q3_K", 11, 256, 110, DTYPE_Q3_K}, {"Q4_K", 12, 256, 144, DTYPE_Q4_K},
     {"Q5_K", 13, 256, 176, DTYPE_Q5_K}, {"Q6_K", 14, 256, 210, DTYPE_Q6_K}, {"Q8_K", 15, 256, 292, DTYPE_OTHER},
     {"IQ2_XXS", 16, 256, 66, DTYPE_IQ2_XXS}, {"IQ2_XS", 17, 256, 74, DTYPE_IQ2_XS}, {"IQ3_XXS", 18, 256, 98, DTYPE_IQ3_XXS},
-    {"IQ1_S", 19, 256, 50, DTYPE_IQ1_S}, {"IQ4_NL", 20, 32, 18, DTYPE_OTHER}, {"IQ3_S", 21, 256, 110, DTYPE_IQ3_S},
-    {"IQ2_S", 22, 256, 82, DTYPE_IQ2_S}, {"IQ4_XS", 23, 256, 136, DTYPE_OTHER}, {"IQ1_M", 29, 256, 56, DTYPE_IQ1_M},
+    {"IQ1_S", 19, 256, 50, DTYPE_IQ1_S}, {"IQ4_NL", 20, 32, 18, DTYPE_IQ4_NL}, {"IQ3_S", 21, 256, 110, DTYPE_IQ3_S},
+    {"IQ2_S", 22, 256, 82, DTYPE_IQ2_S}, {"IQ4_XS", 23, 256, 136, DTYPE_IQ4_XS}, {"IQ1_M", 29, 256, 56, DTYPE_IQ1_M},
     {"TQ1_0", 34, 256, 54, DTYPE_TQ1_0}, {"TQ2_0", 35, 256, 66, DTYPE_TQ2_0}, {"MXFP4", 39, 32, 17, DTYPE_MXFP4},
     {"Q1_0", 41, 128, 18, DTYPE_OTHER}, {"Q2_0", 42, 64, 18, DTYPE_OTHER},
     {"I8", 24, 1, 1, DTYPE_OTHER},      {"I16", 25, 1, 2, DTYPE_OTHER},      {"I32", 26, 1, 4, DTYPE_OTHER},

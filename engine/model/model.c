@@ -67,7 +67,7 @@ static int is_stored(const struct binder *b, const char *part)
 }
 
 _Static_assert((int)DTYPE_F8_E4M3 == WEIGHT_F8_E4M3 && (int)DTYPE_I4 == WEIGHT_I4 && (int)DTYPE_F4 == WEIGHT_F4 &&
-               (int)DTYPE_Q8_0 == WEIGHT_Q8_0 && (int)DTYPE_TQ2_0 == WEIGHT_TQ2_0 && (int)DTYPE_OTHER == WEIGHT_ALL_TYPES, "both lists are in one order");
+               (int)DTYPE_Q8_0 == WEIGHT_Q8_0 && (int)DTYPE_Q2_K == WEIGHT_Q2_K && (int)DTYPE_OTHER == WEIGHT_ALL_TYPES, "both lists are in one order");
 
 static int weight_type(const struct tensor *t, enum weight_type *type)
 {

@@ -34,6 +34,8 @@ static int item_of(const struct tensor *t, struct item *item)
         [DTYPE_IQ2_XXS] = {0, 0, 0, NONE}, [DTYPE_IQ2_XS] = {0, 0, 0, NONE}, [DTYPE_IQ2_S] = {0, 0, 0, NONE},
         [DTYPE_IQ3_XXS] = {0, 0, 0, NONE}, [DTYPE_IQ3_S] = {0, 0, 0, NONE}, [DTYPE_IQ1_S] = {0, 0, 0, NONE},
         [DTYPE_IQ1_M] = {.scale = 54, .minimum = NONE, .split = 1}, [DTYPE_TQ1_0] = {0, 0, 52, NONE}, [DTYPE_TQ2_0] = {0, 0, 64, NONE},
+        [DTYPE_Q4_1] = {0, 0, 0, 2}, [DTYPE_IQ4_NL] = {0, 0, 0, NONE}, [DTYPE_IQ4_XS] = {0, 0, 0, NONE},
+        [DTYPE_Q3_K] = {0, 0, 108, NONE}, [DTYPE_Q2_K] = {0, 0, 80, 82},
     };
     if ((t->dtype == DTYPE_OTHER && !is_exponents(t)) || t->dtype == DTYPE_I4 || t->dtype == DTYPE_F4) /* every code of I4 and F4 is a number */
         return 0;
@@ -120,7 +122,7 @@ static int block_not_finite(const struct tensor *t, size_t i, const struct item 
         return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s, block %zu of row %zu: its scale has the exponent %d, wanted at most 252", t->file,
                        t->name, i % row, i / row, block[0]);
     return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s, block %zu of row %zu: its %s is not finite", t->file, t->name, i % row, i / row,
-                   scale_is_bad(item, block) ? "scale d" : t->dtype == DTYPE_Q5_1 ? "minimum m" : "scale dmin");
+                   scale_is_bad(item, block) ? "scale d" : t->dtype == DTYPE_Q5_1 || t->dtype == DTYPE_Q4_1 ? "minimum m" : "scale dmin");
 }
 
 int model_check(const struct model *m, void (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err)

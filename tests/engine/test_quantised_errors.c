@@ -1,5 +1,6 @@
 /* tests/engine/test_quantised_errors.c -- quantised weights that are wrong, each one sentence: types, shapes, scales, numbers that no
  * block holds. Runs in the repository's root. */
+#include "tests/support/quantised.h"
 #include "tests/support/engine_support.h"
 
 #include "engine/files/gguf.h"
@@ -168,8 +169,8 @@ TEST(types_without_kernels_are_refused_by_name)
         size_t numbers, bytes;
         const char *name;
     } types[] = {
-        {3, 32, 20, "Q4_1"}, {9, 32, 36, "Q8_1"}, {10, 256, 84, "Q2_K"}, {11, 256, 110, "Q3_K"}, {15, 256, 292, "Q8_K"},
-        {20, 32, 18, "IQ4_NL"}, {23, 256, 136, "IQ4_XS"}, {41, 128, 18, "Q1_0"}, {42, 64, 18, "Q2_0"}, {24, 1, 1, "I8"}, {25, 1, 2, "I16"},
+        {9, 32, 36, "Q8_1"}, {15, 256, 292, "Q8_K"},
+        {41, 128, 18, "Q1_0"}, {42, 64, 18, "Q2_0"}, {24, 1, 1, "I8"}, {25, 1, 2, "I16"},
         {26, 1, 4, "I32"}, {27, 1, 8, "I64"}, {28, 1, 8, "F64"},
     };
     char dir[64], path[128], wanted[256];
@@ -240,6 +241,38 @@ TEST(a_scale_that_is_no_number_is_told_with_its_block)
     remove_dir(dir);
 }
 
+/* 12 * 2^(252 - 128) is the largest weight that f32 holds. */
+TEST(an_exponent_of_mxfp4_that_is_too_large_is_told_with_its_block)
+{
+    char dir[64], path[128], *bytes;
+    size_t size;
+    make_dir(dir);
+    snprintf(path, sizeof path, "%s/f.gguf", dir);
+    write_quantised(dir, "f.gguf", (struct quantised_model){.name = "f", .types = {"MXFP4"}, .k_b = "MXFP4", .v_b = "MXFP4"});
+    for (int exponent = 252; exponent < 256; exponent++) {
+        struct gguf *g;
+        vb_model *m;
+        char wanted[200];
+        OK(vb_read_file(NULL, path, &bytes, &size, &err));
+        OK(gguf_parse(&g, bytes, size, "f", NULL, &err));
+        const struct gguf_tensor *t = gguf_find_tensor(g, "blk.0.attn_output.weight");
+        assert_true(t && t->shape[1] == 32);
+        bytes[(const char *)t->data - bytes + 17 * 5] = (char)exponent;
+        gguf_close(g);
+        write_file(dir, "f.gguf", bytes, size);
+        vb_free(NULL, bytes);
+        OK(vb_model_open(&m, path, NULL, &err));
+        snprintf(wanted, sizeof wanted, "f.gguf: model.layers.0.self_attn.o_proj.weight, block 0 of row 5: its scale has the exponent %d, "
+                 "wanted at most 252", exponent);
+        if (exponent > 252)
+            REFUSED(model_check(m, NULL, NULL, &err), VB_BAD_CHECKPOINT, wanted);
+        else
+            OK(model_check(m, NULL, NULL, &err));
+        vb_model_close(m);
+    }
+    remove_dir(dir);
+}
+
 /* A NaN in a block reaches the logits, whoever asks for them, on every instruction set, from panels and from blocks. */
 TEST(a_scale_that_is_no_number_ends_the_run)
 {
@@ -304,6 +337,7 @@ int main(void)
         cmocka_unit_test(parts_of_kv_b_have_the_types_that_kernels_take),
         cmocka_unit_test(types_without_kernels_are_refused_by_name),
         cmocka_unit_test(a_scale_that_is_no_number_is_told_with_its_block),
+        cmocka_unit_test(an_exponent_of_mxfp4_that_is_too_large_is_told_with_its_block),
         cmocka_unit_test(a_scale_that_is_no_number_ends_the_run),
         cmocka_unit_test(a_weight_that_no_block_holds_is_named_where_it_is_stored),
     };

@@ -11,7 +11,8 @@
 
 /* Where a block has its f16 scales; -1: no second one. */
 static const int scale_at[][2] = {{0, -1}, {0, -1}, {0, -1}, {0, 2}, {0, 2}, {0, 2}, {208, -1}, {-1, -1},
-                                  {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {-1, -1}, {52, -1}, {64, -1}, {-1, -1}, {-1, -1}};
+                                  {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {-1, -1}, {52, -1}, {64, -1},
+    {0, 2}, {0, -1}, {0, -1}, {108, -1}, {80, 82}, {-1, -1}, {-1, -1}};
 
 /* f16 of the size of trained weights' scales; any finite one, zeros, subnormals and negative ones among them; anything */
 static uint16_t random_scale(enum scales scales)

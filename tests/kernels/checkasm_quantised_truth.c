@@ -112,6 +112,8 @@ static int tq1_0_code(const unsigned char *b, unsigned i)
     }
     return 0;
 }
+/* kvalues_iq4nl */
+static const int iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 /* weight i of a block */
 static struct weight weight_of(enum weight_type type, const unsigned char *b, unsigned i)
@@ -135,6 +137,31 @@ static struct weight weight_of(enum weight_type type, const unsigned char *b, un
         w.q = (int)(code & 8 ? -2 * e2m1 : 2 * e2m1);
         break;
     }
+    case WEIGHT_Q4_1:
+        w.q = small_code(b + 4, i, 0);
+        w.min = -half(b + 2);
+        break;
+    case WEIGHT_IQ4_NL: w.q = iq4[small_code(b + 2, i, 0)]; break;
+    case WEIGHT_IQ4_XS: /* d | scales_h u16 | scales_l 4 | qs 128 */
+        scale = nibble(b + 4, i / 64, i / 32 % 2) | ((b[2] | b[3] << 8) >> i / 32 * 2 & 3) << 4;
+        w.scale *= scale - 32;
+        w.q = iq4[nibble(b + 8, i / 32 * 16 + i % 16, i % 32 / 16)];
+        break;
+    case WEIGHT_Q3_K: { /* hmask 32 | qs 64 | scales 12 | d: dequantize_row_q3_K's words of four scales */
+        unsigned word[3], s = i / 16, l = i % 32;
+        for (int k = 0; k < 3; k++)
+            word[k] = b[96 + 4 * k] | (unsigned)b[97 + 4 * k] << 8 | (unsigned)b[98 + 4 * k] << 16 | (unsigned)b[99 + 4 * k] << 24;
+        unsigned low = word[s / 4 % 2] >> s / 8 * 4 & 0x0f0f0f0f, high = (word[2] >> s / 4 * 2 & 0x03030303) << 4;
+        scale = (int)((low | high) >> s % 4 * 8 & 255) - 32;
+        w.scale = half(b + 108) * scale;
+        w.q = (b[32 + i / 128 * 32 + l] >> i % 128 / 32 * 2 & 3) - (b[l] & 1 << i / 32 ? 0 : 4);
+        break;
+    }
+    case WEIGHT_Q2_K: /* scales 16 | qs 64 | d | dmin */
+        w.scale = half(b + 80) * (b[i / 16] & 15);
+        w.min = half(b + 82) * (b[i / 16] >> 4);
+        w.q = b[16 + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
+        break;
     case WEIGHT_Q4_0: w.q = small_code(b + 2, i, 0) - 8; break;
     case WEIGHT_Q5_0: w.q = small_code(b + 2, i, 1) - 16; break;
     case WEIGHT_Q5_1:

@@ -265,7 +265,7 @@ static void expanded_head(float *y, const struct attention *a, const float *q, c
         for (size_t n = 0; n < N; n++) {
             struct quantised_codes g;
             quantised_codes(&g, &a->w_uk, h * C + c, n / 32);
-            w_uk[c][n] = g.scale[n % 32 / 16] * (float)g.q[n % 32] - g.minimum;
+            w_uk[c][n] = g.scale[n % 32 / 16] * (float)g.q[n % 32] - g.minimum[n % 32 / 16];
         }
     for (size_t j = 0; j < t->length; j++) {
         const float *packed = (const float *)t->rows + (size_t)t->slots[j] * row;

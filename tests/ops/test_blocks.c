@@ -29,6 +29,8 @@ static const struct { const char *name; enum dtype dtype; int numbers, minimums;
     {"IQ1_M", DTYPE_IQ1_M, 256, 0},
     {"TQ1_0", DTYPE_TQ1_0, 256, 0},
     {"TQ2_0", DTYPE_TQ2_0, 256, 0},
+    {"Q4_1", DTYPE_Q4_1, 32, 1},  {"IQ4_NL", DTYPE_IQ4_NL, 32, 0}, {"IQ4_XS", DTYPE_IQ4_XS, 256, 0},
+    {"Q3_K", DTYPE_Q3_K, 256, 0}, {"Q2_K", DTYPE_Q2_K, 256, 1},
 };
 
 static void check_bits(const char *what, size_t i, double have, float want)

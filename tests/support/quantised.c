@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-const struct block_type block_types[12] = {
+const struct block_type block_types[17] = {
     {"F32", 0, 1, 4, 0, 0, 0, 0},
     {"F16", 1, 1, 2, 0, 0, 0, 0},
     {"BF16", 30, 1, 2, 0, 0, 0, 0},
@@ -18,6 +18,11 @@ const struct block_type block_types[12] = {
     {"Q6_K", 14, 256, 210, 208, 0, 1330, 0},
     {"MXFP4", 39, 32, 17, 0, 0, 5.9, 0},
     {"IQ2_XS", 17, 256, 74, 0, 0, 56, 0},
+    {"Q4_1", 3, 32, 20, 0, 2, 4.6, -7.5},
+    {"IQ4_NL", 20, 32, 18, 0, 0, 70, 0},
+    {"IQ4_XS", 23, 256, 136, 0, 0, 1300, 0},
+    {"Q3_K", 11, 256, 110, 108, 0, 43, 0},
+    {"Q2_K", 10, 256, 84, 80, 82, 18, 1.5},
 };
 
 static const struct block_type *block_type(const char *name)
