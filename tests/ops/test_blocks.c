@@ -1,5 +1,6 @@
 /* tests/ops/test_blocks.c -- what the reference and the engine take quantised numbers for: blocks and rounded weights as the `gguf`
- * package has them (golden/truth/blocks.safetensors); x as rule 2 of simd/kernels.h says. Runs in the repository's root. */
+ * package has them (golden/truth/blocks.safetensors); packed codes as the compressed-tensors package has them; x as rule 2
+ * of simd/kernels.h says. Runs in the repository's root. */
 #include "ops/quantise.h"
 #include "reference/layers.h"
 #include "simd/grids.h"
@@ -88,6 +89,34 @@ TEST(every_row_of_every_grid_is_that_of_the_gguf_package)
         for (size_t i = 0; i < count; i++)
             if (have[i] != grids[k].times * want[i])
                 fail_msg("%s, byte %zu: %d, the golden has %d", grids[k].name, i, have[i], want[i]);
+    }
+    golden_close(&g);
+}
+
+/* Bit for bit: the engine in precision f32 and, as the package rounds to the type of the scales, in bf16; and the reference. */
+TEST(packed_codes_decode_to_the_numbers_of_the_compressed_tensors_package)
+{
+    struct golden g = golden_open("compressed");
+    size_t count, scales;
+    double row[96];
+    float engine[96];
+    struct tensor codes = {.dtype = DTYPE_I4, .data = golden_data(&g, "int4.weight_packed", &count)};
+    struct tensor scale = {.dtype = DTYPE_BF16, .data = golden_data(&g, "int4.weight_scale", &scales)};
+    assert_true(count * 8 == scales * 32 && count * 8 == 24 * 96);
+    struct matrix w = {.tensor = &codes, .scale = &scale, .rows = 24, .cols = 96, .block_rows = 1, .block_cols = 32};
+    struct weight_view view = {.type = WEIGHT_I4, .data = codes.data, .group_scale = scale.data, .rows = 24, .cols = 96, .stride = 96};
+    for (int rounded = 0; rounded < 2; rounded++) {
+        const float *want = golden_data(&g, rounded ? "int4.stored" : "int4.f32", &count);
+        view.rounded = rounded;
+        for (int i = 0; i < 24; i++) {
+            ref_row(&w, i, row);
+            decode_weights(engine, &view, (size_t)i, 0, view.cols);
+            for (int j = 0; j < 96; j++) {
+                check_bits(rounded ? "INT4 in bf16" : "INT4", (size_t)(i * 96 + j), (double)engine[j], want[i * 96 + j]);
+                if (!rounded)
+                    check_bits("INT4 of the reference", (size_t)(i * 96 + j), row[j], want[i * 96 + j]);
+            }
+        }
     }
     golden_close(&g);
 }
@@ -224,6 +253,7 @@ int main(void)
         cmocka_unit_test(every_quantised_type_decodes_to_the_numbers_of_the_gguf_package),
         cmocka_unit_test(every_row_of_every_grid_is_that_of_the_gguf_package),
         cmocka_unit_test(the_grids_of_the_reference_are_those_of_the_engine),
+        cmocka_unit_test(packed_codes_decode_to_the_numbers_of_the_compressed_tensors_package),
         cmocka_unit_test(weights_of_q8_and_q4_are_those_that_the_gguf_package_quantises_to),
         cmocka_unit_test(x_becomes_whole_steps_of_its_groups_largest_over_127),
         cmocka_unit_test(groups_that_are_tiny_or_not_finite_are_all_zero_or_nan),
