@@ -64,7 +64,7 @@ TEST(fp8_weights_take_the_scale_of_their_block_and_one_rounding)
     size_t count;
     struct tensor codes = {.dtype = DTYPE_F8_E4M3, .data = golden_data(&g, "w", &count)};
     struct tensor scale = {.dtype = DTYPE_F32, .data = golden_data(&g, "w_scale_inv", &count)};
-    struct matrix w = {&codes, &scale, 136, 264, 128, 128};
+    struct matrix w = {.tensor = &codes, .scale = &scale, .rows = 136, .cols = 264, .block_rows = 128, .block_cols = 128};
     double x[264], y[136], row[264];
     float corner[16 * 16];
     memcpy(x, golden_data(&g, "x", &count), sizeof x);
