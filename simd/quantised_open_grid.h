@@ -120,12 +120,13 @@ ALWAYS_INLINE void take_tq2_0(struct TAKER *to, const unsigned char *const *row,
     words end[4], w[8];
     transpose(end, row, at + 50); /* the last two of these 16 bytes are d */
     v.scale[0] = half_of(end[3] >> 16);
-    for (size_t n = 0; n < 8; n++) {
-        if (n % 4 == 0)
-            transpose_32(w, row, at + 8 * n);
-        for (int j = 0; j < 8; j++)
-            v.codes[j] = w[j] >> 2 * (n % 4) & each(3);
-        take(to, g + n, WEIGHT_TQ2_0, &v);
+    for (size_t half = 0; half < 2; half++) {
+        transpose_32(w, row, at + 32 * half);
+        for (size_t n = 0; n < 4; n++) {
+            for (int j = 0; j < 8; j++)
+                v.codes[j] = w[j] >> 2 * n & each(3);
+            take(to, g + 4 * half + n, WEIGHT_TQ2_0, &v);
+        }
     }
 }
 

@@ -17,6 +17,8 @@ struct item {
     int split;             /* nonzero if the bits of the scale are in four pieces (IQ1_M), the last of which is at `scale` */
     int exponents;         /* nonzero if the scale is the exponent of MXFP4 instead, one byte */
 };
+#define NUMBER(size_, bits_) {.size = size_, .bits = bits_, .scale = NONE, .minimum = NONE}
+#define BLOCK(scale_, minimum_) {.scale = scale_, .minimum = minimum_}
 
 /* The scales of MXFP4 matrices that are tensors of their own. */
 static int is_exponents(const struct tensor *t)
@@ -27,15 +29,15 @@ static int is_exponents(const struct tensor *t)
 static int item_of(const struct tensor *t, struct item *item)
 {
     static const struct item items[DTYPE_OTHER] = {
-        [DTYPE_F32] = {4, 0x7f800000, NONE, NONE}, [DTYPE_F16] = {2, 0x7c00, NONE, NONE}, [DTYPE_BF16] = {2, 0x7f80, NONE, NONE},
-        [DTYPE_F8_E4M3] = {1, 0x7f, NONE, NONE}, [DTYPE_Q8_0] = {0, 0, 0, NONE}, [DTYPE_Q4_0] = {0, 0, 0, NONE},
-        [DTYPE_Q5_0] = {0, 0, 0, NONE}, [DTYPE_Q5_1] = {0, 0, 0, 2}, [DTYPE_Q4_K] = {0, 0, 0, 2}, [DTYPE_Q5_K] = {0, 0, 0, 2},
-        [DTYPE_Q6_K] = {0, 0, 208, NONE}, [DTYPE_MXFP4] = {.scale = 0, .minimum = NONE, .exponents = 1},
-        [DTYPE_IQ2_XXS] = {0, 0, 0, NONE}, [DTYPE_IQ2_XS] = {0, 0, 0, NONE}, [DTYPE_IQ2_S] = {0, 0, 0, NONE},
-        [DTYPE_IQ3_XXS] = {0, 0, 0, NONE}, [DTYPE_IQ3_S] = {0, 0, 0, NONE}, [DTYPE_IQ1_S] = {0, 0, 0, NONE},
-        [DTYPE_IQ1_M] = {.scale = 54, .minimum = NONE, .split = 1}, [DTYPE_TQ1_0] = {0, 0, 52, NONE}, [DTYPE_TQ2_0] = {0, 0, 64, NONE},
-        [DTYPE_Q4_1] = {0, 0, 0, 2}, [DTYPE_IQ4_NL] = {0, 0, 0, NONE}, [DTYPE_IQ4_XS] = {0, 0, 0, NONE},
-        [DTYPE_Q3_K] = {0, 0, 108, NONE}, [DTYPE_Q2_K] = {0, 0, 80, 82},
+        [DTYPE_F32] = NUMBER(4, 0x7f800000), [DTYPE_F16] = NUMBER(2, 0x7c00), [DTYPE_BF16] = NUMBER(2, 0x7f80),
+        [DTYPE_F8_E4M3] = NUMBER(1, 0x7f), [DTYPE_Q8_0] = BLOCK(0, NONE), [DTYPE_Q4_0] = BLOCK(0, NONE),
+        [DTYPE_Q5_0] = BLOCK(0, NONE), [DTYPE_Q5_1] = BLOCK(0, 2), [DTYPE_Q4_K] = BLOCK(0, 2), [DTYPE_Q5_K] = BLOCK(0, 2),
+        [DTYPE_Q6_K] = BLOCK(208, NONE), [DTYPE_MXFP4] = {.scale = 0, .minimum = NONE, .exponents = 1},
+        [DTYPE_IQ2_XXS] = BLOCK(0, NONE), [DTYPE_IQ2_XS] = BLOCK(0, NONE), [DTYPE_IQ2_S] = BLOCK(0, NONE),
+        [DTYPE_IQ3_XXS] = BLOCK(0, NONE), [DTYPE_IQ3_S] = BLOCK(0, NONE), [DTYPE_IQ1_S] = BLOCK(0, NONE),
+        [DTYPE_IQ1_M] = {.scale = 54, .minimum = NONE, .split = 1}, [DTYPE_TQ1_0] = BLOCK(52, NONE), [DTYPE_TQ2_0] = BLOCK(64, NONE),
+        [DTYPE_Q4_1] = BLOCK(0, 2), [DTYPE_IQ4_NL] = BLOCK(0, NONE), [DTYPE_IQ4_XS] = BLOCK(0, NONE),
+        [DTYPE_Q3_K] = BLOCK(108, NONE), [DTYPE_Q2_K] = BLOCK(80, 82),
     };
     if ((t->dtype == DTYPE_OTHER && !is_exponents(t)) || t->dtype == DTYPE_I4 || t->dtype == DTYPE_F4) /* every code of I4 and F4 is a number */
         return 0;
