@@ -222,14 +222,6 @@ int tokenizer_is_tiktoken(const char *dir, const vb_allocator *a, vb_error *err)
     return rc;
 }
 
-static int has_tekken(const char *dir, const vb_allocator *a)
-{
-    char *path = vb_path(a, dir, "tekken.json");
-    int found = path && vb_file_exists(path);
-    vb_free(a, path);
-    return found;
-}
-
 int tokenizer_open(struct tokenizer **out, const char *dir, const vb_allocator *a, vb_error *err)
 {
     *out = NULL;
@@ -238,15 +230,15 @@ int tokenizer_open(struct tokenizer **out, const char *dir, const vb_allocator *
     int tiktoken = tokenizer_is_tiktoken(dir, a, err);
     if (tiktoken)
         return tiktoken < 0 ? tiktoken : open_tiktoken(out, dir, a, err);
-    char *path = vb_path(a, dir, "tokenizer.json"), *config_path = vb_path(a, dir, "tokenizer_config.json");
+    char *path = vb_path(a, dir, "tokenizer.json"), *config_path = vb_path(a, dir, "tokenizer_config.json"), *tekken = vb_path(a, dir, "tekken.json");
     char *data = NULL, *config = NULL;
     size_t size = 0, config_size = 0;
     int rc;
-    if (!path || !config_path) {
+    if (!path || !config_path || !tekken) {
         rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for a path", dir);
         goto done;
     }
-    if (!vb_file_exists(path) && has_tekken(dir, a)) {
+    if (!vb_file_exists(path) && vb_file_exists(tekken)) {
         rc = vb_fail(err, VB_UNSUPPORTED, "%s: the tokenizer tekken.json is not supported, only tokenizer.json, which Mistral's repositories in the "
                      "layout of Hugging Face have", dir);
         goto done;
@@ -258,6 +250,7 @@ int tokenizer_open(struct tokenizer **out, const char *dir, const vb_allocator *
 done:
     vb_free(a, path);
     vb_free(a, config_path);
+    vb_free(a, tekken);
     vb_free(a, data);
     vb_free(a, config);
     return rc;
