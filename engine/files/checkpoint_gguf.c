@@ -5,8 +5,9 @@
  * pairs. It does not permute the rows of the indexer either, nor multiply them by the Hadamard matrix. Some tensors differ:
  *
  *   ffn_gate_exps [E, i, d], ffn_up_exps and ffn_down_exps contain the matrices of E experts, one after the other. Each
- *   matrix becomes a tensor of its own. Instead of the first two there may be ffn_gate_up_exps [E, 2i, d], with the rows of
- *   gate and then those of up for each expert (llama.cpp's converter writes it for Mistral 4, and on request).
+ *   matrix becomes a tensor of its own. A file may have ffn_gate_up_exps [E, 2i, d] instead of the first two. For each
+ *   expert, it contains the rows of gate, then the rows of up. llama.cpp's converter writes this tensor for Mistral 4, and for other
+ *   models if an option asks for it.
  *
  *   attn_k_b [H, c, n] and attn_v_b [H, v, c] replace kv_b_proj [H(n+v), c]; attn_k_b is W_uk of each attention head,
  *   transposed. When the checkpoint is opened, the two are copied into one kv_b_proj. Then attention adds over n in the

@@ -9,11 +9,13 @@
  * of these rows the chosen tokens. A layer without an indexer uses the choice of the last layer that has one.
  *
  * x [S, d] is the output of input_layernorm. w->index_k is the output of wk, w->q_a the output of q_a_layernorm. w->seen has all
- * tokens that each row can see. `layer` is the number of the layer in row.forced_kept. Queries and scores are computed only if a row has to choose, or if there are taps. */
+ * tokens that each row can see. `layer` is the number of the layer in row.forced_kept. Queries and scores are computed only if a
+ * row has to choose, or if there are taps. */
 void index_tokens(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, const float *x, size_t S);
 
 /* Computes weights_proj of x [S, d] as convention indexer-weights says. out [S, H]. Changes w->delta. */
 void index_head_weights(struct workspace *w, const struct mla *a, float *out, const float *x, size_t S);
+/* Returns the indexer of the workspace's model. Its `kept` is at most the workspace's context. */
 struct indexer index_of(const struct workspace *w);
 
 #endif

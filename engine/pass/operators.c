@@ -210,7 +210,8 @@ static void index_rope(struct alone *o, size_t vectors)
 static void index_rope_k(struct alone *o) { index_rope(o, 1); }
 static void index_rope_q(struct alone *o) { index_rope(o, o->dims->index_heads); }
 
-/* Makes the queries of in[i] codes, in w->index_q. w [S,H] becomes the weights of the heads. */
+/* Copies the queries of input i to w->index_q, and rounds them to FP8 as rule 9 says. w [S, H] has the output of weights_proj, and
+ * receives the weight of each head, which includes the scale of its query. */
 static void index_codes(struct alone *o, int i, float *w)
 {
     struct indexer ix = index_of(o->w);
