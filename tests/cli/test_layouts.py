@@ -219,6 +219,15 @@ def changed(int4, *keys, value):
     return copy
 
 
+def reference_numbers(model, folder):
+    """The bytes of a reference dump, without the header, which names the model."""
+    ran = run(model, "dump", "--reference", "--tokens", "5,6,7", "--force", "-o", folder + "/dump.safetensors")
+    assert ran.returncode == 0, ran.stderr
+    with open(folder + "/dump.safetensors", "rb") as f:
+        file = f.read()
+    return file[8 + struct.unpack("<Q", file[:8])[0]:]
+
+
 def weights_of_four_bits():
     coded, same, config, int4 = packed_int4("v32")
     with tempfile.TemporaryDirectory() as path, tempfile.TemporaryDirectory() as exact:
@@ -228,14 +237,7 @@ def weights_of_four_bits():
         assert fingerprints(path) == wanted, "other bits than those of the same numbers in F32"
         ran = run(path, "inspect", "--check")
         assert ran.returncode == 0 and "I4" in ran.stdout and "int4 group_size" in ran.stdout, ran.stdout + ran.stderr
-        dumps = []
-        for where in path, exact:
-            ran = run(where, "dump", "--reference", "--tokens", "5,6,7", "--force", "-o", exact + "/dump.safetensors")
-            assert ran.returncode == 0, ran.stderr
-            with open(exact + "/dump.safetensors", "rb") as f:
-                file = f.read()
-            dumps.append(file[8 + struct.unpack("<Q", file[:8])[0]:])  # without the header, which names the model
-        assert dumps[0] == dumps[1]
+        assert reference_numbers(path, exact) == reference_numbers(exact, exact)
         inner = {"language_model." + n: t for n, t in coded.items()}
         outer = {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "vision_config": {},
                  "text_config": dict(config, quantization_config=int4)}
@@ -391,14 +393,7 @@ def floats_of_four_bits():
             assert fingerprints(path) == wanted, form + ": other bits than those of the same numbers in F32"
             ran = run(path, "inspect", "--check")
             assert ran.returncode == 0 and "F4" in ran.stdout, ran.stdout + ran.stderr
-            dumps = []
-            for where in path, exact:
-                ran = run(where, "dump", "--reference", "--tokens", "5,6,7", "--force", "-o", exact + "/dump.safetensors")
-                assert ran.returncode == 0, ran.stderr
-                with open(exact + "/dump.safetensors", "rb") as f:
-                    file = f.read()
-                dumps.append(file[8 + struct.unpack("<Q", file[:8])[0]:])  # without the header, which names the model
-            assert dumps[0] == dumps[1], form + ": the reference computes with other numbers"
+            assert reference_numbers(path, exact) == reference_numbers(exact, exact), form + ": the reference computes with other numbers"
             for precision in "q4", "q8":
                 for engine, more in ("a", []), ("b", ["--reference"]):
                     ran = run(path, "dump", *more, "--tokens", "5,6,7", "--precision", precision, "--force", "-o", f"{path}/{engine}.safetensors")
