@@ -154,16 +154,22 @@ static struct mlp_weights expert_weights(const void *moe, size_t e)
     return forward_mlp_weights(&((const struct moe *)moe)->experts[e]);
 }
 
-/* Finds the forced experts of each row in this layer. Returns NULL if no row has any. */
-static const int32_t *const *forced_experts(struct workspace *w, size_t layer, const struct row *rows, size_t S)
+const int32_t *const *forward_forced(struct workspace *w, size_t at, size_t S)
 {
-    size_t first = layer * w->model->config.dims.chosen;
     int any = 0;
     for (size_t s = 0; s < S; s++) {
-        w->forced[s] = rows[s].forced && rows[s].forced[first] >= 0 ? rows[s].forced + first : NULL;
+        const int32_t *of_row = w->forced[s];
+        w->forced[s] = of_row && of_row[at] >= 0 ? of_row + at : NULL;
         any |= w->forced[s] != NULL;
     }
     return any ? w->forced : NULL;
+}
+
+static const int32_t *const *forced_experts(struct workspace *w, size_t layer, const struct row *rows, size_t S)
+{
+    for (size_t s = 0; s < S; s++)
+        w->forced[s] = rows[s].forced;
+    return forward_forced(w, layer * w->model->config.dims.chosen, S);
 }
 
 static void keep_taken_experts(const struct workspace *w, size_t layer, const struct row *rows, size_t S)

@@ -1,6 +1,7 @@
 /* engine/pass/indexing.c -- the indexer of one layer, for the rows of a pass. */
 #include "engine/pass/indexing.h"
 
+#include "engine/pass/forward_internal.h"
 #include "engine/pass/tap.h"
 #include "ops/linear.h"
 #include "ops/round.h"
@@ -74,16 +75,11 @@ static void attend_to_kept(struct workspace *w, const struct row *row, size_t s)
     }
 }
 
-/* Finds the forced tokens of each row in this layer. Returns NULL if no row has any. */
 static const int32_t *const *forced_tokens(struct workspace *w, size_t layer, const struct row *rows, size_t S)
 {
-    size_t at = layer * w->model->config.dims.index_topk;
-    int any = 0;
-    for (size_t s = 0; s < S; s++) {
-        w->forced[s] = rows[s].forced_kept && rows[s].forced_kept[at] >= 0 ? rows[s].forced_kept + at : NULL;
-        any |= w->forced[s] != NULL;
-    }
-    return any ? w->forced : NULL;
+    for (size_t s = 0; s < S; s++)
+        w->forced[s] = rows[s].forced_kept;
+    return forward_forced(w, layer * w->model->config.dims.index_topk, S);
 }
 
 /* Replaces the tokens that rows [first, first + S) see by those that the indexer chooses, in w->kept. */
