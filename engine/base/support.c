@@ -203,6 +203,12 @@ char *vb_path(const vb_allocator *a, const char *dir, const char *name)
     return path;
 }
 
+int vb_ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && !strcmp(s + n - m, end);
+}
+
 int vb_file_exists(const char *path)
 {
     struct stat st;

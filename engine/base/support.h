@@ -36,6 +36,7 @@ char *vb_path(const vb_allocator *a, const char *dir, const char *name);
 
 /* Returns 1 if a file or directory of this name exists, else 0. */
 int vb_file_exists(const char *path);
+int vb_ends_with(const char *s, const char *end); /* returns whether s ends with `end` */
 /* Writes all bytes, and continues after a signal. Returns 0, or the value of errno. */
 int vb_write_all(int fd, const void *bytes, size_t size);
 

@@ -101,26 +101,20 @@ static int add_experts(const struct renaming *r, const struct tensor *t, const c
     return rc;
 }
 
-static int ends_with(const char *name, const char *end)
-{
-    size_t n = strlen(name), m = strlen(end);
-    return n > m && !strcmp(name + n - m, end);
-}
-
 /* Codes of 4 bits: integers, which compressed-tensors packs into 32-bit words, or numbers of E2M1, two in a byte. The names of the
  * latter end in weight_packed (compressed-tensors) or in weight (ModelOpt, Quark). */
 static int is_packed(const struct tensor *t)
 {
     int integers = !strcmp(t->dtype_name, "I32"), bytes = !strcmp(t->dtype_name, "U8");
     return t->ndim == 2 && t->shape[1] <= INT64_MAX / 8 &&
-           (((integers || bytes) && ends_with(t->name, ".weight_packed")) || (bytes && ends_with(t->name, ".weight")));
+           (((integers || bytes) && vb_ends_with(t->name, ".weight_packed")) || (bytes && vb_ends_with(t->name, ".weight")));
 }
 
 static int add_packed(const struct renaming *r, const struct tensor *t, const char *name)
 {
     struct tensor codes = *t;
     char short_name[TENSOR_MAX_NAME + 16];
-    int integers = !strcmp(t->dtype_name, "I32"), length = (int)strlen(name) - (ends_with(name, "_packed") ? (int)strlen("_packed") : 0);
+    int integers = !strcmp(t->dtype_name, "I32"), length = (int)strlen(name) - (vb_ends_with(name, "_packed") ? (int)strlen("_packed") : 0);
     snprintf(short_name, sizeof short_name, "%.*s", length, name);
     codes.dtype = integers ? DTYPE_I4 : DTYPE_F4;
     strcpy(codes.dtype_name, integers ? "I4" : "F4");

@@ -343,12 +343,6 @@ int model_layer_of(const char *name)
     return layer < 0 || layer > INT32_MAX ? -1 : (int)layer;
 }
 
-int model_name_ends(const char *name, const char *end)
-{
-    size_t n = strlen(name), m = strlen(end);
-    return n >= m && !strcmp(name + n - m, end);
-}
-
 static int is_vision(const char *name)
 {
     static const char *const prefixes[] = {"vision_tower.", "mm_projector.", "multi_modal_projector.", "model.vision_tower.",
@@ -366,16 +360,16 @@ static const char *explain(struct binder *b, const struct tensor *t)
 {
     static const char *const scales[] = {".input_scale", ".input_global_scale", ".k_scale", ".v_scale"};
     int layer = model_layer_of(t->name);
-    if (model_name_ends(t->name, ".rotary_emb.inv_freq"))
+    if (vb_ends_with(t->name, ".rotary_emb.inv_freq"))
         return "computed from config.json";
     if (is_vision(t->name))
         return "a part of the vision tower: only text is computed";
     for (size_t i = 0; i < sizeof scales / sizeof *scales; i++)
-        if (model_name_ends(t->name, scales[i]))
+        if (vb_ends_with(t->name, scales[i]))
             return "a scale of activations or of the KV cache, which are not quantised by it here";
-    if (b->c->fp8 && !b->c->fp8_block_rows && model_name_ends(t->name, "activation_scale"))
+    if (b->c->fp8 && !b->c->fp8_block_rows && vb_ends_with(t->name, "activation_scale"))
         return "a scale of activations, which are not quantised here";
-    if (b->c->gguf && (model_name_ends(t->name, ".attn_k_b.weight") || model_name_ends(t->name, ".attn_v_b.weight")))
+    if (b->c->gguf && (vb_ends_with(t->name, ".attn_k_b.weight") || vb_ends_with(t->name, ".attn_v_b.weight")))
         return "a part of attn_kv_b, which is stored too";
     if (b->c->gguf && layer >= 0 && config_layer_is_shared(b->c, layer) && strstr(t->name, ".self_attn.indexer."))
         return "the layer shares what the last full layer before it chooses"; /* published files repeat that layer's indexer */

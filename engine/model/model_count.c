@@ -15,7 +15,7 @@ static int64_t numbers_of(const struct tensor *t)
 /* Returns whether the model uses *t as a weight, and not as scales of FP8 weights. */
 static int is_weight(const struct tensor *t)
 {
-    return t->taken && !model_name_ends(t->name, "_scale_inv");
+    return t->taken && !vb_ends_with(t->name, "_scale_inv");
 }
 
 static int same_tensor(const struct tensor *a, const struct tensor *b)

@@ -53,7 +53,6 @@ void *model_alloc_unset(const struct binder *b, size_t bytes);
 
 /* Returns the number in a name that begins with "model.layers.NUMBER", or -1 for other names. */
 int model_layer_of(const char *name);
-int model_name_ends(const char *name, const char *end); /* returns whether `name` ends with `end` */
 
 /* Plans a copy of *w, the matrix of a linear layer, if the precision or the option repack requires another form of it. */
 int model_plan_linear(struct binder *b, struct weight_view *w, const struct tensor *t);

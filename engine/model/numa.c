@@ -141,7 +141,7 @@ static void place_pages(void *context, uintptr_t begin, uintptr_t end, int node)
 /* Places a matrix by its rows. An embedding is different: only one row per token is read, and the calling thread reads it. */
 static void place_tensor(struct placing *p, const struct model *m, const struct tensor *t)
 {
-    int looked_up = model_name_ends(t->name, "embed_tokens.weight") && t->data != m->lm_head.data;
+    int looked_up = vb_ends_with(t->name, "embed_tokens.weight") && t->data != m->lm_head.data;
     if (!t->taken || t->copied || !t->data || t->ndim != 2 || !t->shape[0])
         return;
     if (looked_up)
