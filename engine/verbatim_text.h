@@ -3,8 +3,8 @@
 #ifndef VERBATIM_TEXT_H
 #define VERBATIM_TEXT_H
 
-/* Opens the byte-level BPE tokenizer of a checkpoint. `dir` is a GGUF file, or a directory with tokenizer.json or
- * tiktoken.model. `allocator` may be NULL. Returns VB_IO if the directory has neither of these two files. Returns
+/* Opens the byte-level BPE tokenizer of a checkpoint. `dir` is a GGUF file, or a directory with tokenizer.json,
+ * tiktoken.model or tekken.json. `allocator` may be NULL. Returns VB_IO if the directory has none of these files. Returns
  * VB_UNSUPPORTED if the tokenizer uses a feature that is not implemented. An open tokenizer is read-only, and threads
  * may share it. The caller closes *out with vb_tokenizer_close. On an error *out is NULL. */
 int vb_tokenizer_open(vb_tokenizer **out, const char *dir, const vb_allocator *allocator, vb_error *err);

@@ -1,5 +1,5 @@
 /* engine/export/gguf_write_tokenizer.c -- writes a tokenizer to the metadata of a GGUF file, as the counterpart of
- * text/gguf.c. A tiktoken.model is first converted to a tokenizer.json.
+ * text/gguf.c. A tiktoken.model or tekken.json is first converted to a tokenizer.json.
  *
  * GGUF stores only a name for the rule that splits text into words, and for an added token only whether it is special.
  * Therefore the keys are read back like a GGUF file, and the result is compared with the tokenizer of the directory. If the
@@ -257,15 +257,15 @@ static void put_none(struct putting *s, struct gguf_bytes *b)
     put_special_ids(s, b);
 }
 
-/* Opens the tokenizer of the directory. One in tiktoken's format is also converted to JSON, in s->json and s->config.
+/* Opens the tokenizer of the directory. A tiktoken.model or tekken.json is also converted to JSON, in s->json and s->config.
  * Reserved tokens beyond the vocabulary are left out: Kimi's Python code has two more of them than the model has rows. */
 static int open_tokenizer(struct putting *s, struct tokenizer **t, vb_error *err)
 {
     const vb_allocator *a = &s->p->allocator;
-    int rc, tiktoken = tokenizer_is_tiktoken(s->dir, a, err);
-    if (tiktoken <= 0)
-        return tiktoken ? tiktoken : tokenizer_open(t, s->dir, a, err);
-    if ((rc = tokenizer_say_tiktoken(&s->json, &s->config, s->dir, s->p->model->config.vocab_size, a, err)))
+    int rc, ranks = tokenizer_has_ranks(s->dir, a, err);
+    if (ranks <= 0)
+        return ranks ? ranks : tokenizer_open(t, s->dir, a, err);
+    if ((rc = tokenizer_say_ranks(&s->json, &s->config, s->dir, s->p->model->config.vocab_size, a, err)))
         return rc;
     return tokenizer_parse_said(t, s->json, s->config, s->dir, a, err);
 }

@@ -74,7 +74,7 @@ int chat_template_open(struct chat_template **out, const char *dir, const vb_all
     else if (vb_file_exists(config))
         rc = (rc = vb_read_file(a, config, &text, &size, err)) ? rc : parse_config(out, text, size, config, a, err);
     else
-        rc = none(err, dir);
+        rc = vb_fail(err, VB_IO, "%s: there is no chat template: neither chat_template.jinja nor tokenizer_config.json", dir);
     vb_free(a, text);
     vb_free(a, jinja);
     vb_free(a, config);

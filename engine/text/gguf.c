@@ -282,15 +282,26 @@ static int say_config(const struct gguf_saying *s, json_t *config)
     return json_object_set_new(config, "add_bos_token", json_boolean(flag)) ? no_memory(s) : VB_OK;
 }
 
+static int put_together(json_t **out, json_t *pre_tokenizer, int slices, int ignore_merges, json_t *vocab, json_t *added, json_t *merges)
+{
+    *out = json_pack("{s:b,s:o*,s:o,s:{s:s},s:{s:s,s:b,s:o,s:o}}", "slices", slices, "pre_tokenizer", pre_tokenizer, "added_tokens", added,
+                     "decoder", "type", "ByteLevel", "model", "type", "BPE", "ignore_merges", ignore_merges, "vocab", vocab, "merges", merges);
+    return *out && pre_tokenizer;
+}
+
 int tokenizer_said(json_t **out, const char *pre, json_t *vocab, json_t *added, json_t *merges)
 {
     size_t i = index_of(pre);
     json_error_t why;
-    json_t *pre_tokenizer = json_loads(known[i].pre_tokenizer, 0, &why);
-    *out = json_pack("{s:b,s:o*,s:o,s:{s:s},s:{s:s,s:b,s:o,s:o}}", "slices", !strcmp(pre, KIMI_K2), "pre_tokenizer", pre_tokenizer,
-                     "added_tokens", added, "decoder", "type", "ByteLevel", "model", "type", "BPE", "ignore_merges",
-                     known[i].ignore_merges, "vocab", vocab, "merges", merges);
-    return *out && pre_tokenizer;
+    return put_together(out, json_loads(known[i].pre_tokenizer, 0, &why), !strcmp(pre, KIMI_K2), known[i].ignore_merges, vocab, added, merges);
+}
+
+int tokenizer_said_with(json_t **out, const char *pattern, json_t *vocab, json_t *added, json_t *merges)
+{
+    json_t *pre_tokenizer = json_pack("{s:s,s:[{s:s,s:{s:s},s:s},{s:s,s:b,s:b}]}", "type", "Sequence", "pretokenizers", "type", "Split",
+                                      "pattern", "Regex", pattern, "behavior", "Isolated", "type", "ByteLevel", "add_prefix_space", 0,
+                                      "use_regex", 0);
+    return put_together(out, pre_tokenizer, 0, 1, vocab, added, merges);
 }
 
 int tokenizer_from_gguf(json_t **json, json_t **config, const struct gguf *g, vb_error *err)

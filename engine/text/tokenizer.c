@@ -205,21 +205,45 @@ static int open_gguf(struct tokenizer **out, const char *path, const vb_allocato
     return rc;
 }
 
-static int open_tiktoken(struct tokenizer **out, const char *dir, const vb_allocator *a, vb_error *err)
+int tokenizer_parse_tekken(struct tokenizer **out, const char *text, size_t size, const char *name, const vb_allocator *a, vb_error *err)
 {
     json_t *json, *config;
-    int rc = tokenizer_say_tiktoken(&json, &config, dir, INT32_MAX, a, err);
-    return parse_and_forget(rc, out, json, config, dir, a, err);
+    int rc = tokenizer_from_tekken(&json, &config, text, size, name, a, err);
+    return parse_and_forget(rc, out, json, config, name, a, err);
 }
 
-int tokenizer_is_tiktoken(const char *dir, const vb_allocator *a, vb_error *err)
+/* Returns 1 if the directory has the file, else 0, or a negative error code. */
+static int has_file(const char *dir, const char *name, const vb_allocator *a, vb_error *err)
 {
-    char *json = vb_path(a, dir, "tokenizer.json"), *ranks = vb_path(a, dir, "tiktoken.model");
-    int rc = json && ranks ? !vb_file_exists(json) && vb_file_exists(ranks)
-                           : vb_fail(err, VB_NO_MEMORY, "%s: no memory for a path", dir);
-    vb_free(a, json);
-    vb_free(a, ranks);
+    char *path = vb_path(a, dir, name);
+    int rc = path ? vb_file_exists(path) != 0 : vb_fail(err, VB_NO_MEMORY, "%s: no memory for a path", dir);
+    vb_free(a, path);
     return rc;
+}
+
+int tokenizer_has_ranks(const char *dir, const vb_allocator *a, vb_error *err)
+{
+    int json = has_file(dir, "tokenizer.json", a, err);
+    if (json)
+        return json < 0 ? json : 0;
+    int tiktoken = has_file(dir, "tiktoken.model", a, err);
+    return tiktoken ? tiktoken : has_file(dir, "tekken.json", a, err);
+}
+
+int tokenizer_say_ranks(json_t **json, json_t **config, const char *dir, int32_t limit, const vb_allocator *a, vb_error *err)
+{
+    int tiktoken = has_file(dir, "tiktoken.model", a, err);
+    *json = *config = NULL;
+    return tiktoken < 0 ? tiktoken
+           : tiktoken   ? tokenizer_say_tiktoken(json, config, dir, limit, a, err)
+                        : tokenizer_say_tekken(json, config, dir, a, err);
+}
+
+static int open_ranks(struct tokenizer **out, const char *dir, const vb_allocator *a, vb_error *err)
+{
+    json_t *json, *config;
+    int rc = tokenizer_say_ranks(&json, &config, dir, INT32_MAX, a, err);
+    return parse_and_forget(rc, out, json, config, dir, a, err);
 }
 
 int tokenizer_open(struct tokenizer **out, const char *dir, const vb_allocator *a, vb_error *err)
@@ -227,20 +251,15 @@ int tokenizer_open(struct tokenizer **out, const char *dir, const vb_allocator *
     *out = NULL;
     if (gguf_is_path(dir))
         return open_gguf(out, dir, a, err);
-    int tiktoken = tokenizer_is_tiktoken(dir, a, err);
-    if (tiktoken)
-        return tiktoken < 0 ? tiktoken : open_tiktoken(out, dir, a, err);
-    char *path = vb_path(a, dir, "tokenizer.json"), *config_path = vb_path(a, dir, "tokenizer_config.json"), *tekken = vb_path(a, dir, "tekken.json");
+    int ranks = tokenizer_has_ranks(dir, a, err);
+    if (ranks)
+        return ranks < 0 ? ranks : open_ranks(out, dir, a, err);
+    char *path = vb_path(a, dir, "tokenizer.json"), *config_path = vb_path(a, dir, "tokenizer_config.json");
     char *data = NULL, *config = NULL;
     size_t size = 0, config_size = 0;
     int rc;
-    if (!path || !config_path || !tekken) {
+    if (!path || !config_path) {
         rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for a path", dir);
-        goto done;
-    }
-    if (!vb_file_exists(path) && vb_file_exists(tekken)) {
-        rc = vb_fail(err, VB_UNSUPPORTED, "%s: the tokenizer tekken.json is not supported, only tokenizer.json, which Mistral's repositories in the "
-                     "layout of Hugging Face have", dir);
         goto done;
     }
     if ((rc = vb_read_file(a, path, &data, &size, err)) ||
@@ -250,7 +269,6 @@ int tokenizer_open(struct tokenizer **out, const char *dir, const vb_allocator *
 done:
     vb_free(a, path);
     vb_free(a, config_path);
-    vb_free(a, tekken);
     vb_free(a, data);
     vb_free(a, config);
     return rc;

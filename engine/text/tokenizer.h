@@ -1,7 +1,7 @@
 /* engine/text/tokenizer.h -- converts text to token ids and back, with byte-level BPE.
  *
  * A tokenizer is defined by a Hugging Face tokenizer.json, by the metadata of a GGUF file, or by a tiktoken.model
- * together with the Python code of Kimi-K2 and Moonlight. Beside tokenizer.json, the optional file
+ * together with the Python code of Kimi-K2 and Moonlight, or by Mistral's tekken.json. Beside tokenizer.json, the optional file
  * tokenizer_config.json names the BOS and EOS tokens and sets add_bos_token. Beside tiktoken.model,
  * tokenizer_config.json is required: it names the special tokens, and the Python class that implements the tokenizer.
  *
@@ -13,8 +13,9 @@
 
 struct tokenizer;
 
-/* Opens the tokenizer of a GGUF file (gguf.c), or of a directory with tokenizer.json or tiktoken.model (tiktoken.c). If
- * a directory has both files, tokenizer.json is used. Returns VB_IO if the directory has neither file. Returns
+/* Opens the tokenizer of a GGUF file (gguf.c), or of a directory with tokenizer.json, tiktoken.model (tiktoken.c) or
+ * tekken.json (tekken.c). If a directory has more than one of them, the first in this order is used. Returns VB_IO if it has
+ * none. Returns
  * VB_UNSUPPORTED if tokenizer.json uses a model, normalizer, pre-tokenizer or decoder that is not implemented, or if
  * tiktoken.model belongs to unknown Python code; the message names the unsupported part. The caller closes *out with
  * tokenizer_close. */
@@ -27,6 +28,8 @@ int tokenizer_parse(struct tokenizer **out, const char *json, size_t size, const
 /* Creates a tokenizer from the text of tiktoken.model, `ranks`, and of tokenizer_config.json, `config`, which is required. */
 int tokenizer_parse_tiktoken(struct tokenizer **out, const char *ranks, size_t size, const char *config, size_t config_size,
                              const char *name, const vb_allocator *a, vb_error *err);
+/* Creates a tokenizer from the text of tekken.json. */
+int tokenizer_parse_tekken(struct tokenizer **out, const char *text, size_t size, const char *name, const vb_allocator *a, vb_error *err);
 /* Creates a tokenizer from the metadata of an open GGUF file. */
 struct gguf;
 int tokenizer_parse_gguf(struct tokenizer **out, const struct gguf *g, const vb_allocator *a, vb_error *err);

@@ -221,6 +221,8 @@ int tokenizer_from_gguf(json_t **json, json_t **config, const struct gguf *g, vb
 /* Builds the JSON of a tokenizer.json from its parts, and takes over the references to them. `pre` is a known value of
  * tokenizer.ggml.pre and selects the patterns that cut text into words. Returns 0 if there is no memory. */
 int tokenizer_said(json_t **out, const char *pre, json_t *vocab, json_t *added, json_t *merges);
+/* Does the same with the pattern whose matches are the words. A word that is a token is not merged from its bytes. */
+int tokenizer_said_with(json_t **out, const char *pattern, json_t *vocab, json_t *added, json_t *merges);
 
 /* ---- tiktoken.c ---- */
 struct tiktoken { /* the texts of tiktoken.model (`ranks`) and tokenizer_config.json, with their file names for messages */
@@ -231,6 +233,14 @@ struct tiktoken { /* the texts of tiktoken.model (`ranks`) and tokenizer_config.
 /* Converts a tokenizer in tiktoken's format to two JSON objects, with the contents that tokenizer.json and
  * tokenizer_config.json would have. The caller owns both objects. */
 int tokenizer_from_tiktoken(json_t **json, json_t **config, const struct tiktoken *from, const vb_allocator *a, vb_error *err);
+
+int tokenizer_say_tiktoken(json_t **json, json_t **config, const char *dir, int32_t limit, const vb_allocator *a, vb_error *err);
+
+/* ---- tekken.c ---- */
+/* Does the same with the text of a tekken.json, and with the file in a directory. */
+int tokenizer_from_tekken(json_t **json, json_t **config, const char *text, size_t size, const char *name, const vb_allocator *a,
+                          vb_error *err);
+int tokenizer_say_tekken(json_t **json, json_t **config, const char *dir, const vb_allocator *a, vb_error *err);
 
 /* ---- words.c: finds out whether two tokenizers cut text into the same words ---- */
 /* Cuts a text into the words that BPE would encode, ignoring added tokens, and returns the size of each word in bytes. The

@@ -56,9 +56,9 @@ def byte_characters():
     return {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(rest)}
 
 
-def train():
+def train(pattern=PATTERN):
     t = Tokenizer(models.BPE())
-    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(PATTERN), "isolated"),
+    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"),
                                                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     t.train_from_iterator(PROSE.splitlines(keepends=True) * 3, trainers.BpeTrainer(
         vocab_size=900, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
@@ -176,4 +176,5 @@ def main():
     (OUT / "fuzz.seed").write_bytes(short.encode() + b"\0" + json.dumps(seed).encode() + b"\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -223,6 +223,38 @@ TEST(the_file_has_the_ids_of_tiktoken_model)
     remove_dir(dir);
 }
 
+TEST(the_file_has_the_ids_of_tekken_json)
+{
+    static const char *const texts[] = {"Hi, camelCase HTTPServer 2024\n\n  \u00c9T\u00c9 the river was low", "<s>[INST]Hi[/INST]</s><SPECIAL_20>"};
+    char dir[64], path[128], *data;
+    size_t size;
+    if (!have_tale())
+        return;
+    tale_with(dir, 0);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, i ? "tokenizer.json" : "tokenizer_config.json");
+        assert_int_equal(unlink(path), 0);
+    }
+    OK(vb_read_file(NULL, "golden/tekken/tekken.json", &data, &size, &err));
+    write_file(dir, "tekken.json", data, size);
+    vb_free(NULL, data);
+    struct result r = quantize(dir, 0);
+    if (!r.plan->pre)
+        fail_msg("%s", r.plan->notes[0]);
+    assert_string_equal(r.plan->pre, "tekken");
+    struct tokenizer *a, *b;
+    OK(tokenizer_open(&a, dir, NULL, &err));
+    OK(tokenizer_open(&b, r.path, NULL, &err));
+    for (size_t i = 0; i < COUNT(texts); i++)
+        for (int special = 0; special < 2; special++)
+            check_same_ids(a, b, texts[i], special);
+    assert_true(tokenizer_bos(b) == 1 && tokenizer_add_bos(b));
+    tokenizer_close(a);
+    tokenizer_close(b);
+    done(&r);
+    remove_dir(dir);
+}
+
 TEST(what_gguf_cannot_say_is_left_out_and_noted)
 {
     char dir[64], path[128];
@@ -314,6 +346,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_file_has_the_ids_of_the_directory),
         cmocka_unit_test(the_file_has_the_ids_of_tiktoken_model),
+        cmocka_unit_test(the_file_has_the_ids_of_tekken_json),
         cmocka_unit_test(how_words_are_cut_is_found_by_trial),
         cmocka_unit_test(what_gguf_cannot_say_is_left_out_and_noted),
         cmocka_unit_test(special_ids_and_the_template_are_there),

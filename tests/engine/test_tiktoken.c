@@ -1,5 +1,6 @@
-/* tests/engine/test_tiktoken.c -- tokenizers in tiktoken's format. Truth: golden/tiktoken, made by the `tiktoken` package as the
- * Python code of Kimi-K2 and Moonlight calls it. Runs in the repository's root. */
+/* tests/engine/test_tiktoken.c -- tokenizers in tiktoken's format and in Mistral's (tekken.json). Truth: golden/tiktoken, made by the
+ * `tiktoken` package as the Python code of Kimi-K2 and Moonlight calls it, and golden/tekken, made by mistral-common. Runs in
+ * the repository's root. */
 #include "engine/text/tokenizer.h"
 
 #include <setjmp.h>
@@ -16,6 +17,7 @@
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 #define DIR "golden/tiktoken"
+#define TEKKEN "golden/tekken"
 #define KIMI "{\"auto_map\":{\"AutoTokenizer\":[\"tokenization_kimi.TikTokenTokenizer\",null]}}"
 
 /* ---- helpers ------------------------------------------------------------------------------------------------------ */
@@ -38,14 +40,16 @@ static void add(struct text *t, const char *s, size_t n)
 
 static void say(struct text *t, const char *s) { add(t, s, strlen(s)); }
 
-static json_t *read_vectors(void)
+static json_t *read_json(const char *path, size_t flags)
 {
     json_error_t why;
-    json_t *root = json_load_file(DIR "/vectors.json", 0, &why);
+    json_t *root = json_load_file(path, flags, &why);
     if (!root)
         fail_msg("%s", why.text);
     return root;
 }
+
+static json_t *read_vectors(void) { return read_json(DIR "/vectors.json", 0); }
 
 static struct text read_text(const char *path)
 {
@@ -380,9 +384,128 @@ TEST(a_config_that_is_wrong_or_of_other_code_is_told_in_one_sentence)
     free(ranks.s);
 }
 
+/* ---- tekken.json ---------------------------------------------------------------------------------------------------- */
+
+/* mistral-common never reads special tokens in a text. */
+TEST(ids_of_tekken_json_are_those_of_mistral_common)
+{
+    json_t *vectors = read_json(TEKKEN "/vectors.json", 0), *c;
+    struct tokenizer *t;
+    vb_error err;
+    size_t i, size;
+    if (tokenizer_open(&t, TEKKEN, NULL, &err))
+        fail_msg("%s", err.message);
+    assert_int_equal(tokenizer_size(t), json_integer_value(json_object_get(vectors, "size")));
+    assert_int_equal(tokenizer_bos(t), json_integer_value(json_object_get(vectors, "bos")));
+    assert_int_equal(tokenizer_eos(t), json_integer_value(json_object_get(vectors, "eos")));
+    assert_true(tokenizer_add_bos(t));
+    json_array_foreach(json_object_get(vectors, "cases"), i, c)
+        check_ids(t, json_string_value(json_array_get(c, 0)), 0, json_array_get(c, 1), "tekken");
+    assert_true(i > 100);
+    json_array_foreach(json_object_get(vectors, "pieces"), i, c)
+    {
+        const char *name = json_string_value(json_array_get(c, 1));
+        int32_t id = (int32_t)json_integer_value(json_array_get(c, 0));
+        const char *piece = tokenizer_piece(t, id, &size);
+        assert_true(piece && size == strlen(name) && !memcmp(piece, name, size) && tokenizer_is_special(t, id));
+        json_t *alone = json_pack("[O]", json_array_get(c, 0));
+        check_ids(t, name, 1, alone, "a special token");
+        json_decref(alone);
+    }
+    assert_int_equal(i, 5);
+    tokenizer_close(t);
+    json_decref(vectors);
+}
+
+/* Sets the value at a path such as "config/pattern" or "vocab/300/rank"; '...' stands for "...", "" removes it. */
+static void set(json_t *root, const char *path, const char *value)
+{
+    char key[64], text[64];
+    const char *slash = strchr(path, '/');
+    size_t n = slash ? (size_t)(slash - path) : strlen(path);
+    snprintf(key, sizeof key, "%.*s", (int)n, path);
+    if (slash) {
+        json_t *inner = json_is_array(root) ? json_array_get(root, strtoul(key, NULL, 10)) : json_object_get(root, key);
+        assert_non_null(inner);
+        set(inner, slash + 1, value);
+        return;
+    }
+    snprintf(text, sizeof text, "%s", value);
+    for (char *s = text; *s; s++)
+        *s = *s == '\'' ? '"' : *s;
+    json_t *new = json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    assert_int_equal(!new, !*value);
+    assert_int_equal(new ? json_object_set_new(root, key, new) : json_object_del(root, key), 0);
+}
+
+static int parse_tekken(json_t *root, vb_error *err)
+{
+    struct tokenizer *t;
+    char *text = json_dumps(root, JSON_COMPACT);
+    int rc = tokenizer_parse_tekken(&t, text, strlen(text), "tekken.json", NULL, err);
+    assert_int_equal(!t, rc != 0);
+    tokenizer_close(t);
+    free(text);
+    return rc;
+}
+
+TEST(a_wrong_tekken_json_is_told_in_one_sentence)
+{
+    static const struct {
+        const char *path, *value;
+        int code;
+        const char *want;
+    } cases[] = {
+        {"config/version", "'v99'", VB_OK, ""},
+        {"config/pattern", "'[^ ]+|\\\\$|[$^]'", VB_OK, ""},
+        {"config", "[]", VB_BAD_CHECKPOINT, "tekken.json: there is no config"},
+        {"config/pattern", "", VB_BAD_CHECKPOINT, "config.pattern is no string"},
+        {"config/pattern", "'a\\u0000b'", VB_BAD_CHECKPOINT, "config.pattern is no string"},
+        {"config/pattern", "'[^ ]+|a$'", VB_UNSUPPORTED, "config.pattern has a $, which is not implemented"},
+        {"config/pattern", "'^a'", VB_UNSUPPORTED, "config.pattern has a ^"},
+        {"config/pattern", "'\\\\w+'", VB_UNSUPPORTED, "uses \\w, which is not implemented"},
+        {"config/default_vocab_size", "", VB_BAD_CHECKPOINT, "config.default_vocab_size is missing, wanted 1 to 16777216"},
+        {"config/default_vocab_size", "300.0", VB_BAD_CHECKPOINT, "config.default_vocab_size is 300.0"},
+        {"config/default_vocab_size", "293", VB_BAD_CHECKPOINT, "default_vocab_size is 293 with 20 special tokens, and vocab has 272 tokens"},
+        {"config/default_vocab_size", "20", VB_BAD_CHECKPOINT, "default_vocab_size is 20 with 20 special tokens"},
+        {"config/default_vocab_size", "200", VB_BAD_CHECKPOINT, "there is no token for byte 0xB4"},
+        {"config/default_num_special_tokens", "0", VB_BAD_CHECKPOINT, "config.default_num_special_tokens is 0"},
+        {"config/default_num_special_tokens", "1e20", VB_BAD_CHECKPOINT, "default_num_special_tokens is 1e20"},
+        {"vocab", "{}", VB_BAD_CHECKPOINT, "vocab has 0 tokens"},
+        {"vocab/260/rank", "261", VB_BAD_CHECKPOINT, "tekken.json: vocab entry 260 is not an object with its own index as rank, and token_bytes in base64"},
+        {"vocab/260/token_bytes", "7", VB_BAD_CHECKPOINT, "vocab entry 260 is not an object"},
+        {"vocab/260/token_bytes", "'YW*='", VB_BAD_CHECKPOINT, "vocab entry 260 is not an object"},
+        {"vocab/260/token_bytes", "''", VB_BAD_CHECKPOINT, "vocab entry 260 is not an object"},
+        {"vocab/260/token_bytes", "'YQ=='", VB_BAD_CHECKPOINT, "vocab entry 260 has the token of rank 97 once more"},
+        {"special_tokens", "null", VB_UNSUPPORTED, "there are no special_tokens; only files that list them are supported"},
+        {"special_tokens", "[]", VB_BAD_CHECKPOINT, "<s> or </s> is missing in special_tokens"},
+        {"special_tokens/2/rank", "3", VB_BAD_CHECKPOINT, "special_tokens[2] has not the rank 2 and a token_str"},
+        {"special_tokens/2/token_str", "''", VB_BAD_CHECKPOINT, "special_tokens[2] has not"},
+        {"special_tokens/0/token_str", "'<s>'", VB_BAD_CHECKPOINT, "added token \"<s>\" is there twice"},
+        {"special_tokens/3/token_str", "'<SPECIAL_19>'", VB_BAD_CHECKPOINT, "added token \"<SPECIAL_19>\" is there twice"},
+        {"special_tokens/2/token_str", "'<eos>'", VB_BAD_CHECKPOINT, "<s> or </s> is missing"},
+        {"config/default_num_special_tokens", "18", VB_BAD_CHECKPOINT, "there are 19 special_tokens, default_num_special_tokens is 18"},
+    };
+    vb_error err;
+    struct tokenizer *t;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        json_t *root = read_json(TEKKEN "/fuzz.seed", JSON_ALLOW_NUL);
+        set(root, cases[i].path, cases[i].value);
+        err.message[0] = 0;
+        int rc = parse_tekken(root, &err);
+        if (rc != cases[i].code || !strstr(err.message, cases[i].want) || strchr(err.message, '\n'))
+            fail_msg("%s = %s: %d \"%s\", wanted %d \"%s\"", cases[i].path, cases[i].value, rc, err.message, cases[i].code, cases[i].want);
+        json_decref(root);
+    }
+    assert_int_equal(tokenizer_parse_tekken(&t, "[1]", 3, "tekken.json", NULL, &err), VB_BAD_CHECKPOINT);
+    assert_string_equal(err.message, "tekken.json: not a JSON object");
+    assert_int_equal(tokenizer_parse_tekken(&t, "{\"a\"", 4, "tekken.json", NULL, &err), VB_BAD_CHECKPOINT);
+    assert_non_null(strstr(err.message, "tekken.json: line 1, column "));
+}
+
 /* ---- memory that runs out ----------------------------------------------------------------------------------------- */
 
-TEST(each_allocation_that_fails_is_told_and_nothing_leaks)
+static void fail_each(const char *dir)
 {
     struct counted f = {.fail = 0};
     vb_allocator a = {counted_alloc, counted_free, &f};
@@ -391,13 +514,19 @@ TEST(each_allocation_that_fails_is_told_and_nothing_leaks)
     int rc = VB_NO_MEMORY;
     for (; rc; f.fail++) {
         f.requests = 0;
-        rc = tokenizer_open(&t, DIR, &a, &err);
+        rc = tokenizer_open(&t, dir, &a, &err);
         if (rc ? rc != VB_NO_MEMORY || t || f.alive : f.requests > f.fail)
             fail_msg("allocation %ld of opening failed: rc %d, %ld blocks left, \"%s\"", f.fail, rc, f.alive, err.message);
     }
     assert_true(f.fail > 20);
     tokenizer_close(t);
     assert_int_equal(f.alive, 0);
+}
+
+TEST(each_allocation_that_fails_is_told_and_nothing_leaks)
+{
+    fail_each(DIR);
+    fail_each(TEKKEN);
 }
 
 int main(void)
@@ -410,6 +539,8 @@ int main(void)
         cmocka_unit_test(ranks_that_are_wrong_are_told_in_one_sentence),
         cmocka_unit_test(a_token_of_enormous_length_is_refused_and_one_of_a_thousand_bytes_is_not),
         cmocka_unit_test(a_config_that_is_wrong_or_of_other_code_is_told_in_one_sentence),
+        cmocka_unit_test(ids_of_tekken_json_are_those_of_mistral_common),
+        cmocka_unit_test(a_wrong_tekken_json_is_told_in_one_sentence),
         cmocka_unit_test(each_allocation_that_fails_is_told_and_nothing_leaks),
     };
     return cmocka_run_group_tests_name("tiktoken", tests, NULL, NULL);

@@ -131,8 +131,8 @@ static int mix_file(const struct cli *c, SHA2_CTX *h, const char *dir, const cha
 /* Returns whether this entry of a directory is a file that the model is read from. */
 static int is_of_model(const struct dirent *e)
 {
-    static const char *const names[] = {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tiktoken.model",
-                                        "chat_template.jinja"};
+    static const char *const names[] = {"config.json", "params.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                                        "tiktoken.model", "tekken.json", "chat_template.jinja"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(e->d_name, names[i]))
             return 1;

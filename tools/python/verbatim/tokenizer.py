@@ -12,7 +12,7 @@ from ._call import Handle, check, ids_array, ids_pointer, path_bytes
 
 
 class Tokenizer:
-    """DIR/tokenizer.json or DIR/tiktoken.model (byte-level BPE). Read-only; threads may share it."""
+    """DIR/tokenizer.json, DIR/tiktoken.model or DIR/tekken.json (byte-level BPE). Read-only; threads may share it."""
 
     def __init__(self, path):
         self._lib = _c.library()
