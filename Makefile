@@ -68,7 +68,7 @@ ifeq ($(ARCH),x86_64)
 $(patsubst %.c,$(BUILD)/%.o,simd/scalar.c $(shell grep -lw fmaf ops/*.c)): private FLAGS += -mfma
 $(BUILD)/simd/avx2.o $(BUILD)/simd/avx2_%.o: private FLAGS += -mavx2 -mfma -mf16c
 $(BUILD)/simd/avx512.o $(BUILD)/simd/avx512_%.o: private FLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
-$(BUILD)/simd/avx512_bf16.o: private FLAGS += -mavx512bf16
+$(BUILD)/simd/avx512_bf16.o $(BUILD)/simd/avx512_bf16_%.o: private FLAGS += -mavx512bf16
 $(BUILD)/simd/avx512_vnni.o $(BUILD)/simd/avx512_vnni_%.o: private FLAGS += -mavx512vnni
 endif
 # The library promises to compute on a stack of 64 KB (engine/verbatim.h): no frame above a quarter of it, and a stack that is too

@@ -108,18 +108,15 @@ struct choice_pass {
     const float *q, *w;
     int32_t *kept;
     size_t S, blocks, context; /* blocks: those of the longest timeline */
-    float *dots;               /* [threads, H, SCORE_STRIDE] */
-    char *rows;                /* [threads, BLOCK, row]: copies of rows that are not adjacent in memory */
     float *score;              /* [S, context] */
+    uint32_t *ranks;           /* [threads, context]: working memory of op_index_keep */
 };
 
 static size_t queries_at_once(size_t S, size_t context) { return at_most(S, at_least(1, MOST_SCORES / context)); }
 
-size_t op_index_scratch(const struct indexer *ix, size_t S, size_t context, int threads)
+size_t op_index_scratch(size_t S, size_t context, int threads)
 {
-    return op_scratch_bytes((size_t)threads * ix->heads * SCORE_STRIDE) +
-           op_scratch_bytes((size_t)threads * BLOCK * index_row_bytes(ix) / sizeof(float)) +
-           op_scratch_bytes(queries_at_once(S, context) * context) + op_scratch_bytes(context);
+    return op_scratch_bytes(queries_at_once(S, context) * context) + op_scratch_bytes((size_t)threads * context) + op_scratch_bytes(context);
 }
 
 static int has_to_choose(const struct choice_pass *p, size_t s) { return p->seen[s].length > p->ix->kept; }
@@ -132,115 +129,70 @@ static int wants_scores(const struct choice_pass *p, size_t s)
     return (has_to_choose(p, s) && (probe || !is_forced(p, s))) || (probe && probe->scores);
 }
 
-/* Returns n rows of the index cache from token j on. If they are not adjacent in memory, they are copied first. */
-static const char *index_rows(const struct choice_pass *p, int thread, const struct timeline *t, size_t j, size_t n)
-{
-    size_t size = index_row_bytes(p->ix), run = 1;
-    const int32_t *slots = t->slots + j;
-    char *rows = p->rows + (size_t)thread * BLOCK * size;
-    while (run < n && slots[run] == slots[0] + (int32_t)run)
-        run++;
-    if (run == n)
-        return (const char *)t->rows + (size_t)slots[0] * size;
-    for (size_t i = 0; i < n; i++)
-        memcpy(rows + i * size, (const char *)t->rows + (size_t)slots[i] * size, size);
-    return rows;
-}
-
 /* Computes the scores of one query for one block of tokens. */
 static void block_of_scores(void *arg, size_t task, int thread)
 {
-    static const float one = 1.0f;
     struct choice_pass *p = arg;
-    size_t s = task / p->blocks, j = task % p->blocks * BLOCK, H = p->ix->heads, D = p->ix->dim, size = index_row_bytes(p->ix);
+    size_t s = task / p->blocks, j = task % p->blocks * BLOCK, H = p->ix->heads, D = p->ix->dim;
     const struct timeline *t = &p->seen[s];
     if (!wants_scores(p, s) || j >= t->length)
         return;
-    size_t n = at_most(BLOCK, t->length - j);
-    const char *rows = index_rows(p, thread, t, j, n);
-    struct weight_view keys = {.type = p->ix->codes ? WEIGHT_F8_E4M3 : WEIGHT_F32, .data = rows, .rows = n, .cols = D,
-                               .stride = p->ix->codes ? size : D, .scale = p->ix->codes ? &one : NULL, .block_rows = BLOCK,
-                               .block_cols = INDEX_MAX_DIM, .scale_stride = 1};
-    float *dots = p->dots + (size_t)thread * H * SCORE_STRIDE, *score = p->score + s * p->context + j;
-    p->cx->k->matmul[keys.type](dots, SCORE_STRIDE, &keys, 0, n, p->q + s * H * D, D, H, op_kernel_scratch(p->cx, thread));
-    memset(score, 0, n * sizeof *score);
-    for (size_t h = 0; h < H; h++)
-        p->cx->k->relu_axpy(score, p->w[s * H + h], dots + h * SCORE_STRIDE, n);
-    for (size_t i = 0; p->ix->codes && i < n; i++) {
-        float s_k;
-        memcpy(&s_k, rows + i * size + D, sizeof s_k);
-        score[i] = s_k * score[i];
-    }
+    struct index_view keys = {t->rows, t->slots + j, at_most(BLOCK, t->length - j), D, p->ix->codes};
+    p->cx->k->index_scores(p->score + s * p->context + j, &keys, p->q + s * H * D, p->w + s * H, H, op_kernel_scratch(p->cx, thread));
 }
 
 /* ---- the choice ---- */
 
-/* Returns a number that is larger for a score that comes earlier in the order of rule 7, and equal for scores that are equal. */
-static uint32_t rank_of(const struct indexer *ix, float score)
+/* Computes a number for each score that is larger if the score comes earlier in the order of rule 7, and equal if scores are equal. */
+static void compute_ranks(uint32_t *rank, const float *score, size_t n, const struct indexer *ix)
 {
-    if (ix->bf16_scores)
-        op_round_bf16(&score, &score, 1);
-    uint32_t bits = f32_to_bits(score + 0.0f); /* -0 becomes +0 */
-    if (score != score)
-        return 0;
-    return bits & 0x80000000 ? ~bits : bits | 0x80000000;
-}
-
-#define DIGIT 8
-
-/* Returns the rank of the score that is number k, from 1 on, in the order of rule 7. *equal becomes the number of scores
- * of this rank that are among the first k. */
-static uint32_t find_rank(const struct indexer *ix, const float *score, size_t n, size_t k, size_t *equal)
-{
-    uint32_t rank = 0, known = 0;
-    for (int shift = 32 - DIGIT; shift >= 0; shift -= DIGIT) {
-        size_t count[1 << DIGIT] = {0};
-        uint32_t digit = (1 << DIGIT) - 1;
-        for (size_t t = 0; t < n; t++) {
-            uint32_t r = rank_of(ix, score[t]);
-            count[r >> shift & ((1 << DIGIT) - 1)] += (r & known) == rank;
-        }
-        for (; count[digit] < k; digit--)
-            k -= count[digit];
-        rank |= digit << shift;
-        known |= ((1u << DIGIT) - 1) << shift;
-    }
-    *equal = k;
-    return rank;
-}
-
-/* Returns how many of the first n scores have this rank. */
-static size_t count_rank(const struct indexer *ix, const float *score, size_t n, uint32_t rank)
-{
-    size_t count = 0;
-    for (size_t t = 0; t < n; t++)
-        count += rank_of(ix, score[t]) == rank;
-    return count;
-}
-
-void op_index_keep(int32_t *kept, const float *score, size_t n, const struct indexer *ix)
-{
-    size_t equal, skipped;
-    uint32_t rank = find_rank(ix, score, n, ix->kept, &equal);
-    skipped = ix->highest ? count_rank(ix, score, n, rank) - equal : 0;
     for (size_t t = 0; t < n; t++) {
-        uint32_t r = rank_of(ix, score[t]);
-        int is_equal = r == rank && !skipped && equal;
-        if (r > rank || is_equal)
-            *kept++ = (int32_t)t;
-        equal -= (size_t)is_equal;
-        skipped -= r == rank && skipped;
+        float x = ix->bf16_scores ? round_to_bf16(score[t]) : score[t];
+        uint32_t bits = f32_to_bits(x + 0.0f), negative = 0u - (bits >> 31); /* -0 becomes +0 */
+        rank[t] = x == x ? bits ^ (negative | 0x80000000) : 0;
+    }
+}
+
+/* Returns the largest number that at least `wanted` ranks are not below, or a smaller one if exactly `wanted` ranks are not below that.
+ * *count becomes the number of these ranks. */
+static uint32_t find_rank(const struct kernels *k, const uint32_t *rank, size_t n, size_t wanted, size_t *count)
+{
+    uint32_t least = 0;
+    *count = n;
+    for (uint32_t bit = 0x80000000; bit && *count > wanted; bit >>= 1) {
+        size_t c = k->count_from(rank, n, least | bit);
+        if (c >= wanted) {
+            least |= bit;
+            *count = c;
+        }
+    }
+    return least;
+}
+
+void op_index_keep(const struct kernels *k, int32_t *kept, uint32_t *rank, const float *score, size_t n, const struct indexer *ix)
+{
+    size_t count, places = ix->kept, equal = 0; /* equal: how many scores of rank `least` the loop has seen */
+    compute_ranks(rank, score, n, ix);
+    uint32_t least = find_rank(k, rank, n, places, &count);
+    size_t all_equal = count - k->count_from(rank, n, least + 1); /* no rank is UINT32_MAX, which would be a NaN */
+    size_t kept_equal = places - (count - all_equal);
+    size_t first = ix->highest ? all_equal - kept_equal : 0;
+    for (size_t t = 0, i = 0; i < places; t++) {
+        int is_equal = rank[t] == least;
+        kept[i] = (int32_t)t;
+        i += (size_t)(rank[t] > least || (is_equal && equal - first < kept_equal));
+        equal += (size_t)is_equal;
     }
 }
 
 static void choose(void *arg, size_t s, int thread)
 {
     struct choice_pass *p = arg;
-    (void)thread;
     if (has_to_choose(p, s) && is_forced(p, s))
         memcpy(p->kept + s * p->ix->kept, p->forced[s], p->ix->kept * sizeof *p->kept);
     else if (has_to_choose(p, s))
-        op_index_keep(p->kept + s * p->ix->kept, p->score + s * p->context, p->seen[s].length, p->ix);
+        op_index_keep(p->cx->k, p->kept + s * p->ix->kept, p->ranks + (size_t)thread * p->context, p->score + s * p->context,
+                      p->seen[s].length, p->ix);
 }
 
 /* ---- telling ---- */
@@ -298,8 +250,7 @@ void op_index_choose(struct op_ctx *cx, int32_t *kept, const float *q, const flo
 {
     size_t mark = op_mark(cx), T = (size_t)cx->threads, most = queries_at_once(S, context);
     struct choice_pass p = {.cx = cx, .ix = ix, .context = context};
-    p.dots = op_take(cx, T * ix->heads * SCORE_STRIDE);
-    p.rows = (char *)op_take(cx, T * BLOCK * index_row_bytes(ix) / sizeof(float));
+    p.ranks = (uint32_t *)(void *)op_take(cx, T * context);
     p.score = op_take(cx, most * context);
     int32_t *all = (int32_t *)(void *)op_take(cx, context);
     for (size_t s = 0; s < S; s += most) {

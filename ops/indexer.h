@@ -28,8 +28,7 @@
 
 #include "ops/attention.h"
 
-#define INDEX_MIN_DIM 32
-#define INDEX_MAX_DIM 128
+#define INDEX_MIN_DIM 32 /* INDEX_MAX_DIM: simd/kernels.h */
 
 struct indexer {
     size_t heads, dim, kept;  /* H; D, a power of two from INDEX_MIN_DIM to INDEX_MAX_DIM; the number of tokens to keep */
@@ -57,11 +56,12 @@ void op_index_key(const struct indexer *ix, void *row, float *k);
  * output of weights_proj, becomes w_h. */
 void op_index_queries(const struct op_ctx *cx, float *q, float *w, const struct indexer *ix, size_t S);
 
-/* Writes the indices of the ix->kept scores that come first in the order of rule 7, ascending. n is larger than ix->kept. */
-void op_index_keep(int32_t *kept, const float *score, size_t n, const struct indexer *ix);
+/* Writes the indices of the ix->kept scores that come first in the order of rule 7, ascending. n is larger than ix->kept. rank [n] is
+ * working memory. */
+void op_index_keep(const struct kernels *k, int32_t *kept, uint32_t *rank, const float *score, size_t n, const struct indexer *ix);
 
 /* Returns the bytes of scratch that op_index_choose needs for up to S queries over at most `context` tokens. */
-size_t op_index_scratch(const struct indexer *ix, size_t S, size_t context, int threads);
+size_t op_index_scratch(size_t S, size_t context, int threads);
 /* Chooses the tokens of S queries, which op_index_queries has prepared. Query s can see the tokens of seen[s], whose rows are
  * rows of the index cache. If there are more than ix->kept, the indices of the chosen tokens are written to kept + s * ix->kept, in
  * ascending order. Otherwise nothing is written. A query whose timeline has length 0 is left out. `context` is at least the length of

@@ -69,6 +69,9 @@ const struct vector_loops *avx2_loops(void);
 /* The strip function of these loops; defined in avx2_strips.c. */
 void avx2_strip(size_t T, const struct strip *s);
 
+/* Kernel `index_scores`; defined in avx2_index.c. */
+void avx2_index_scores(float *score, const struct index_view *keys, const float *q, const float *w, size_t H, void *scratch);
+
 /* Defined in avx2_quantised.c, with kernel `quantise`. */
 void avx2_quantise(struct quantised_group *y, const float *packed, size_t K);
 void avx2_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,

@@ -147,6 +147,11 @@ void avx512_strip(size_t T, const struct strip *s);
 /* For CPUs with AVX512-BF16; defined in avx512_bf16.c. */
 void avx512_matmul_bf16_pairs(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
                               size_t ldx, size_t T, void *scratch);
+/* Kernel `index_scores`; defined in avx512_index.c and, for CPUs with AVX512-BF16, in avx512_bf16_index.c. */
+void avx512_index_scores(float *score, const struct index_view *keys, const float *q, const float *w, size_t H, void *scratch);
+void avx512_index_scores_bf16(float *score, const struct index_view *keys, const float *q, const float *w, size_t H, void *scratch);
+/* index_loops.transpose for 32 keys; defined in avx512_index.c. */
+void avx512_transpose(float *out, const float *rows, size_t terms);
 /* For CPUs with VNNI; defined in avx512_vnni.c. AVX-512 CPUs without VNNI use avx2_matmul_quantised. */
 void avx512_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                              const struct quantised_group *x, size_t ldx, size_t T, void *scratch);

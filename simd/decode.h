@@ -118,6 +118,21 @@ static inline void decode_f4(float *out, const struct weight_view *w, size_t i, 
     }
 }
 
+/* Returns the address of key i of an indexer; index_scale returns the scale of its codes. */
+static inline const char *index_key(const struct index_view *keys, size_t i)
+{
+    size_t size = keys->codes ? keys->dim + sizeof(float) : keys->dim * sizeof(float);
+    return (const char *)keys->rows + (size_t)keys->slots[i] * size;
+}
+
+static inline float index_scale(const struct index_view *keys, size_t i)
+{
+    float s = 1.0f;
+    if (keys->codes)
+        memcpy(&s, index_key(keys, i) + keys->dim, sizeof s);
+    return s;
+}
+
 /* Rounds x to BF16 as kernel `narrow` does (kernels.h). It has no branch, so that compilers can vectorise loops that
  * call it. */
 static inline uint16_t f32_to_bf16_x(float f)

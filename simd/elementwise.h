@@ -17,10 +17,12 @@ static void axpy(float *restrict y, float a, const float *restrict x, size_t n)
         y[i] = fmaf(a, x[i], y[i]);
 }
 
-static void relu_axpy(float *restrict y, float a, const float *restrict x, size_t n)
+static size_t count_from(const uint32_t *x, size_t n, uint32_t least)
 {
+    uint32_t count = 0;
     for (size_t i = 0; i < n; i++)
-        y[i] = fmaf(a, 0.0f > x[i] ? 0.0f : x[i], y[i]);
+        count += x[i] >= least;
+    return count;
 }
 
 static void scale(float *y, float a, size_t n)

@@ -111,6 +111,15 @@ struct weight_view {
     unsigned char *magnitudes; /* BF16 only: points to a value of enum magnitudes; matmul_bf16 sets the value. May be NULL */
 };
 
+/* Keys of an indexer (rule 9): rows of an index cache (ops/indexer.h). Key i is row number slots[i]. */
+struct index_view {
+    const void *rows;
+    const int32_t *slots;
+    size_t count, dim; /* dim: D, a multiple of 32, at most INDEX_MAX_DIM */
+    int codes;         /* 1: a row has D codes of E4M3, and then their scale as f32. 0: D numbers of type f32, in natural order */
+};
+#define INDEX_MAX_DIM 128
+
 /* Memory [at, end) that the caller will read soon. fma_rows may prefetch it, evenly while it computes, so that the memory
  * is busy meanwhile. It advances `at` behind what it has prefetched. */
 struct weight_ahead {
@@ -192,10 +201,17 @@ struct kernels {
     /* Quantises a packed x in groups of 32 (see struct quantised_group). K is a multiple of 32. */
     void (*quantise)(struct quantised_group *y, const float *packed, size_t K);
 
-    /* axpy: y[i] = fma(a, x[i], y[i]). relu_axpy: y[i] = fma(a, max(x[i], 0), y[i]); a NaN or -0 in x stays what it is. scale:
-     * y[i] = y[i] * a. divide: y[i] = y[i] / a. x and y do not overlap. */
+    /* score[i] = s * acc for each key i, where s is the scale of the key, or 1 if it has no codes. acc starts at +0; for each head
+     * h, ascending, acc = fma(w[h], max(dot(q[h], key), 0), acc). The dot follows rule 1. If it is NaN or -0, max leaves it as it is.
+     * q is [H, D], each query in packed order. If the keys have codes, so have the queries: their numbers are numbers of
+     * E4M3. */
+    void (*index_scores)(float *score, const struct index_view *keys, const float *q, const float *w, size_t H, void *scratch);
+
+    /* Returns how many of the n numbers are at least `least`. */
+    size_t (*count_from)(const uint32_t *x, size_t n, uint32_t least);
+
+    /* axpy: y[i] = fma(a, x[i], y[i]). scale: y[i] = y[i] * a. divide: y[i] = y[i] / a. x and y do not overlap. */
     void (*axpy)(float *y, float a, const float *x, size_t n);
-    void (*relu_axpy)(float *y, float a, const float *x, size_t n);
     void (*scale)(float *y, float a, size_t n);
     void (*divide)(float *y, float a, size_t n);
 

@@ -117,8 +117,8 @@ static void silu_mul(float *y, const float *g, const float *u, size_t n)
         .name = "neon", .variant = that_variant, .matmul = {matmul, matmul, matmul, matmul, matmul, matmul},                           \
         .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows}, .fma_rows_cache_q8 = fma_rows,                           \
         .matmul_bf16 = matmul_bf16,                              \
-        .matmul_quantised = product_of_quantised, .dot = dot, .pack = pack, .narrow = narrow, .quantise = quantise,    \
-        .axpy = axpy, .relu_axpy = relu_axpy, .scale = scale, .divide = divide, .softmax_block = softmax_block,        \
+        .matmul_quantised = product_of_quantised, .index_scores = neon_index_scores, .dot = dot, .pack = pack, .narrow = narrow, .quantise = quantise,    \
+        .count_from = count_from, .axpy = axpy, .scale = scale, .divide = divide, .softmax_block = softmax_block,        \
         .exp = exp_f32, .silu_mul = silu_mul,                                                                          \
     }
 

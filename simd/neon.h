@@ -64,6 +64,9 @@ extern const struct vector_loops loops_neon;
 /* The strip function of these loops; defined in neon_strips.c. */
 void neon_strip(size_t T, const struct strip *s);
 
+/* Kernel `index_scores`; defined in neon_index.c. */
+void neon_index_scores(float *score, const struct index_view *keys, const float *q, const float *w, size_t H, void *scratch);
+
 /* The functions are in neon_quantised.c, neon_dotprod.c and neon_i8mm.c. The second is for CPUs with dot products of bytes, and
  * the third for CPUs that have matrix products of bytes too. */
 void neon_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,

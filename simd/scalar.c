@@ -84,6 +84,23 @@ static void matmul_bf16(float *y, size_t ldy, const struct weight_view *w, size_
             y[t * ldy + n] = dot_row(w, n, NULL, x + t * ldx);
 }
 
+static void index_scores(float *score, const struct index_view *keys, const float *q, const float *w, size_t H, void *scratch)
+{
+    static const float one = 1.0f;
+    size_t D = keys->dim;
+    (void)scratch;
+    for (size_t i = 0; i < keys->count; i++) {
+        struct weight_view key = {.type = keys->codes ? WEIGHT_F8_E4M3 : WEIGHT_F32, .data = index_key(keys, i), .rows = 1, .cols = D,
+                                  .stride = D, .scale = &one, .scale_stride = 1, .block_rows = 1, .block_cols = INDEX_MAX_DIM};
+        float acc = 0.0f;
+        for (size_t h = 0; h < H; h++) {
+            float dot = dot_row(&key, 0, q + h * D, NULL);
+            acc = fmaf(w[h], 0.0f > dot ? 0.0f : dot, acc);
+        }
+        score[i] = index_scale(keys, i) * acc;
+    }
+}
+
 static void fma_rows(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1, const float *x,
                      size_t ldx, size_t T, void *scratch)
 {
@@ -230,12 +247,13 @@ const struct kernels kernels_scalar = {
     .fma_rows_cache_q8 = fma_rows,
     .matmul_bf16 = matmul_bf16,
     .matmul_quantised = matmul_quantised,
+    .index_scores = index_scores,
     .dot = dot,
     .pack = pack,
     .narrow = narrow,
     .quantise = quantise,
+    .count_from = count_from,
     .axpy = axpy,
-    .relu_axpy = relu_axpy,
     .scale = scale,
     .divide = divide,
     .softmax_block = softmax_block,

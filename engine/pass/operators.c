@@ -260,13 +260,16 @@ static void index_scores(struct alone *o)
 static void index_kept(struct alone *o)
 {
     struct indexer ix = index_of(o->w);
-    size_t most = o->dims->index_topk;
+    struct op_ctx *cx = &o->w->cx;
+    size_t most = o->dims->index_topk, mark = op_mark(cx);
+    uint32_t *ranks = (uint32_t *)(void *)op_take(cx, o->k->S);
     for (size_t s = 0; s < o->k->S; s++) {
         if (s >= ix.kept)
-            op_index_keep(o->w->kept, o->k->in[0] + s * o->k->width[0], s + 1, &ix);
+            op_index_keep(cx->k, o->w->kept, ranks, o->k->in[0] + s * o->k->width[0], s + 1, &ix);
         for (size_t i = 0; i < most; i++)
             o->k->out[s * most + i] = i > s || i >= ix.kept ? -1.0f : s < ix.kept ? (float)i : (float)o->w->kept[i];
     }
+    op_give(cx, mark);
 }
 
 /* --- the feed-forward part --- */

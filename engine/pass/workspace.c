@@ -26,10 +26,8 @@ static size_t scratch_bytes(const struct workspace *w, size_t S)
     size_t bytes = max_size(op_linear_scratch(S, widest), op_attention_scratch(&attention, S, w->context, w->cx.threads));
     if (w->expands)
         bytes = max_size(bytes, op_expanded_scratch(&attention, S, w->context, w->cx.threads));
-    if (w->kept_most) {
-        struct indexer ix = model_indexer(c);
-        bytes = max_size(bytes, op_index_scratch(&ix, S, w->context, w->cx.threads));
-    }
+    if (w->kept_most)
+        bytes = max_size(bytes, op_index_scratch(S, w->context, w->cx.threads));
     if (config_has_layers(c, 0))
         bytes = max_size(bytes, op_mlp_scratch(S, d, c->dims.dense));
     if (config_has_layers(c, 1)) {

@@ -37,7 +37,7 @@ const char *const kernel_names[KERNELS] = {
                          "matmul_cache_q8", "matmul_q4_bf16",
     [FMA_ROWS_CACHE_Q8] = "fma_rows_cache_q8",
     [DOT] = "dot", [PACK] = "pack", [NARROW] = "narrow", [QUANTISE] = "quantise",
-    [AXPY] = "axpy", [RELU_AXPY] = "relu_axpy", [SCALE] = "scale", [DIVIDE] = "divide",
+    [AXPY] = "axpy", [SCALE] = "scale", [DIVIDE] = "divide", [INDEX_SCORES] = "index_scores", [COUNT_FROM] = "count_from",
     [SOFTMAX] = "softmax_block", [EXP] = "exp", [SILU_MUL] = "silu_mul",
 };
 
@@ -295,11 +295,11 @@ static void check_elementwise(enum kernel kernel, size_t n, int choice, size_t s
     }
 }
 
-/* y += a x, y += a max(x, 0), y *= a, y /= a */
+/* y += a x, y *= a, y /= a */
 static void run_with_scalar(const struct kernels *k, enum kernel kernel, float *y, float a, const float *x, size_t n)
 {
-    if (kernel == AXPY || kernel == RELU_AXPY)
-        (kernel == AXPY ? k->axpy : k->relu_axpy)(y, a, x, n);
+    if (kernel == AXPY)
+        k->axpy(y, a, x, n);
     else
         (kernel == SCALE ? k->scale : k->divide)(y, a, n);
 }
@@ -532,6 +532,7 @@ int main(int argc, char **argv)
     check_every_code();
     check_bf16_kernels();
     check_quantised_kernels();
+    check_index_kernels();
     if (fp_control() != FP_DEFAULT) {
         printf("environment: FAILED, a kernel left the floating-point control word at 0x%x\n", fp_control());
         bad = 1;

@@ -56,9 +56,10 @@ enum kernel {
     NARROW,
     QUANTISE,
     AXPY,
-    RELU_AXPY,
     SCALE,
     DIVIDE,
+    INDEX_SCORES,
+    COUNT_FROM,
     SOFTMAX,
     EXP,
     SILU_MUL,
@@ -87,6 +88,7 @@ void check_matrix_kernels(void);
 void check_every_code(void);
 void check_bf16_kernels(void);
 void check_quantised_kernels(void);
+void check_index_kernels(void);
 int bench(void);
 
 #endif

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-enum { ROUNDS = 7, LINES = 600 };
+enum { ROUNDS = 7, LINES = 600, INDEX_KEYS = 256 };
 #define WEIGHT_BYTES ((size_t)768 << 20)
 #define STREAM_BYTES ((size_t)64 << 20) /* of them in one measurement */
 
@@ -98,6 +98,7 @@ static void add_quantised(enum weight_type type, size_t K, size_t rows, size_t T
 static unsigned char *weights;
 static struct quantised_group *groups;
 static float *x, *y, *scale;
+static int32_t slots[INDEX_KEYS]; /* 0, 1, 2, ... */
 
 static void call(const struct line *l, const unsigned char *data)
 {
@@ -143,6 +144,11 @@ static void call(const struct line *l, const unsigned char *data)
         l->k->exp(y, x, l->K);
     } else if (kernel == SILU_MUL) {
         l->k->silu_mul(y, x, x + l->K, l->K);
+    } else if (kernel == INDEX_SCORES) {
+        struct index_view keys = {data, slots, l->rows, l->K, 1};
+        l->k->index_scores(y, &keys, x, x, l->T, kernel_scratch());
+    } else if (kernel == COUNT_FROM) {
+        sink = l->k->count_from((const uint32_t *)(const void *)x, l->K, 0x80000000);
     } else {
         fprintf(stderr, "checkasm: `call` of checkasm_bench.c does not know %s\n", kernel_names[kernel]);
         exit(1);
@@ -241,6 +247,8 @@ int bench(void)
     add(SOFTMAX, 256, 1, 1, 0);
     add(EXP, 4096, 1, 1, 0);
     add(SILU_MUL, 4096, 1, 1, 0);
+    add(INDEX_SCORES, 128, INDEX_KEYS, 64, 0); /* 64 heads of an indexer */
+    add(COUNT_FROM, 16384, 1, 1, 0);
 
     weights = huge_pages(WEIGHT_BYTES);
     size_t floats = (size_t)512 * 7168;
@@ -248,6 +256,8 @@ int bench(void)
     y = huge_pages(floats * sizeof *y);
     scale = huge_pages(1 << 20);
     groups = huge_pages(floats / QUANTISED_GROUP * sizeof *groups);
+    for (int32_t i = 0; i < INDEX_KEYS; i++)
+        slots[i] = i;
     rng_state = 1;
     random_numbers(x, WEIGHT_F32, UNIFORM, floats);
     random_numbers(y, WEIGHT_F32, UNIFORM, floats);
@@ -281,7 +291,7 @@ int bench(void)
         char name[40];
         snprintf(name, sizeof name, "%s%s", kernel_names[l->kernel], l->panels ? " panels" : "");
         printf("%-8s%-8s%-20s", l->k->name, l->k->variant ? l->k->variant : "", name);
-        if (l->kernel < DOT)
+        if (l->kernel < DOT || l->kernel == INDEX_SCORES)
             printf("%5zu x %4zu T=%-4zu%12.0f ns%8.1f GFLOP/s %3.0f%% of fma%s", l->rows, l->K, l->T, t * 1e9,
                    flops / t / 1e9, 100 * flops / t / peak[table][ROUNDS / 2], l->streaming ? "" : "\n");
         else

@@ -143,7 +143,7 @@ static void run(const struct index_case *c, const struct kernels *k, int threads
                 struct seen_scores *scores)
 {
     size_t H = c->ix.heads, D = c->ix.dim, mark = guard_count;
-    struct op_ctx cx = context_of(k, threads, op_index_scratch(&c->ix, count, c->context, threads));
+    struct op_ctx cx = context_of(k, threads, op_index_scratch(count, c->context, threads));
     float *q = copy_of(c->q + first * H * D, count * H * D), *w = copy_of(c->w + first * H, count * H);
     cx.probe = scores ? &scores->probe : NULL;
     op_index_queries(&cx, q, w, &c->ix, count);
