@@ -226,8 +226,8 @@ static void matrix_row(const struct reference_run *run, const struct matrix *w, 
         return;
     }
     ref_row(w, i, out);
-    int packed = w->tensor->dtype == DTYPE_I4 || (w->tensor->dtype == DTYPE_F4 && !w->tensor_scale);
-    if (!packed || !quantises(run)) /* the codes of INT4 and MXFP4 are multiplied as they are */
+    int packed = w->tensor->dtype == DTYPE_I4 || w->tensor->dtype == DTYPE_F4;
+    if (!packed || !quantises(run)) /* their codes are multiplied as they are */
         round_weights(run, out, w->cols);
 }
 

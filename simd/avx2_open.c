@@ -123,7 +123,7 @@ void avx2_open(struct open_panel *panel, const struct weight_view *w, size_t row
     for (; to.first < rows; to.first += SLICE) {
         const unsigned char *at[SLICE];
         find_rows(at, w, row + to.first, rows - to.first, group);
-        take_any(&to, w->type, at, groups, bytes_ahead(w, group, groups, MANY_PANELS * PANEL_ROWS));
+        take_any(&to, w, at, groups, bytes_ahead(w, group, groups, MANY_PANELS * PANEL_ROWS));
     }
 }
 
@@ -139,7 +139,7 @@ void avx2_few(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row
         find_rows(at, w, row + first, rows - first, group);
         for (size_t t = 0; t < T; t++)
             to.acc[t] = _mm256_setzero_ps();
-        take_any(&to, w->type, at, groups, bytes_ahead(w, group, groups, PANEL_ROWS));
+        take_any(&to, w, at, groups, bytes_ahead(w, group, groups, PANEL_ROWS));
         for (size_t t = 0; t < T; t++)
             _mm256_storeu_ps(sums[t] + first, to.acc[t]);
     }

@@ -96,7 +96,7 @@ void avx512_open(struct open_panel *panel, const struct weight_view *w, size_t r
     const unsigned char *at[SLICE];
     struct avx512_taker to = {.panel = panel};
     find_rows(at, w, row, rows, group);
-    take_any(&to, w->type, at, groups, bytes_ahead(w, group, groups, MANY_PANELS * PANEL_ROWS));
+    take_any(&to, w, at, groups, bytes_ahead(w, group, groups, MANY_PANELS * PANEL_ROWS));
 }
 
 void avx512_few(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups,
@@ -110,7 +110,7 @@ void avx512_few(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t r
         sums_of_halves(halves, x, ldx, T, groups);
     for (size_t t = 0; t < T; t++)
         to.acc[t] = _mm512_setzero_ps();
-    take_any(&to, w->type, at, groups, bytes_ahead(w, group, groups, PANEL_ROWS));
+    take_any(&to, w, at, groups, bytes_ahead(w, group, groups, PANEL_ROWS));
     for (size_t t = 0; t < T; t++)
         _mm512_storeu_ps(sums[t], to.acc[t]);
 }

@@ -67,6 +67,7 @@ enum weight_type {
     WEIGHT_ALL_TYPES, /* the number of types that files can have */
     WEIGHT_CACHE_Q8 = WEIGHT_ALL_TYPES, /* latents in the KV cache with cache type q8 (quantised.h); follows rule 2 */
     WEIGHT_Q4_BF16, /* I4 weights in precision q8 or q4 (quantised.h); follows rule 2 */
+    WEIGHT_NVFP4, /* F4 weights with groups of 16 in precision q8 or q4 (quantised.h); follows rule 2 */
     WEIGHT_KINDS
 };
 
@@ -101,8 +102,8 @@ struct weight_view {
     const void *group_scale;   /* I4: BF16 numbers, stride/32 for each row of this view; need not be aligned. F4: bytes,
                                   stride/group_size for each row */
     size_t group_size;         /* F4 only: 16 (NVFP4) or 32 (MXFP4) */
-    float tensor_scale;        /* F4 with group_size 16 only */
-    int divides;               /* F4 with group_size 16 only: nonzero if scales are divided by tensor_scale */
+    float tensor_scale;        /* NVFP4, and F4 with group_size 16 only */
+    int divides;               /* the same: nonzero if scales are divided by tensor_scale */
     int rounded;               /* I4 and F4 only: nonzero if weights are rounded to BF16, to nearest, ties to even */
     int packed;                /* F32 only: rows are in packed order, padded with +0 (as the rows of the KV cache are) */
     int panels;                /* Q8_0, Q4_0 and Q4_BF16 only: nonzero if the member `data` is the address of panels (quantised.h), which are 64-byte aligned */

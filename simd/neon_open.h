@@ -75,7 +75,7 @@ static void open_panel(struct open_panel *panel, const struct weight_view *w, si
     for (; to.first < rows; to.first += SLICE) {
         const unsigned char *at[SLICE];
         find_rows(at, w, row + to.first, rows - to.first, group);
-        take_any(&to, w->type, at, groups, bytes_ahead(w, group, groups, MANY_PANELS * PANEL_ROWS));
+        take_any(&to, w, at, groups, bytes_ahead(w, group, groups, MANY_PANELS * PANEL_ROWS));
     }
 }
 
@@ -88,7 +88,7 @@ static void few_rows(float (*sums)[PANEL_ROWS], const struct weight_view *w, siz
         find_rows(at, w, row + first, rows - first, group);
         for (size_t t = 0; t < T; t++)
             to.acc[t] = vdupq_n_f32(0.0f);
-        take_any(&to, w->type, at, groups, bytes_ahead(w, group, groups, PANEL_ROWS));
+        take_any(&to, w, at, groups, bytes_ahead(w, group, groups, PANEL_ROWS));
         for (size_t t = 0; t < T; t++)
             vst1q_f32(sums[t] + first, to.acc[t]);
     }

@@ -42,6 +42,7 @@ const struct quantised_format *quantised_format(enum weight_type type)
         [WEIGHT_Q2_K - WEIGHT_TYPES] = {"Q2_K", 256, 84, 32, 1},
         [WEIGHT_CACHE_Q8 - WEIGHT_TYPES] = {"CACHE_Q8", 32, 36, 0, 0},
         [WEIGHT_Q4_BF16 - WEIGHT_TYPES] = {"Q4_BF16", 32, 18, 0, 0},
+        [WEIGHT_NVFP4 - WEIGHT_TYPES] = {"NVFP4", 32, 18, 32, 0},
     };
     assert(weight_is_quantised(type));
     return &formats[type - WEIGHT_TYPES];
@@ -148,6 +149,15 @@ static void codes_of_tq2_0(struct quantised_codes *out, const unsigned char *blo
     out->scale[0] = out->scale[1] = half_at(block + 64);
 }
 
+static void codes_of_nvfp4(struct quantised_codes *out, const struct weight_view *w, const unsigned char *block)
+{
+    for (int half = 0; half < 2; half++) {
+        float s = 0.5f * e4m3_to_f32(block[half]);
+        out->scale[half] = w->divides ? s / w->tensor_scale : s * w->tensor_scale;
+    }
+    from_table(out->q, block + 2, quantised_e2m1);
+}
+
 static void codes_of_iq4_xs(struct quantised_codes *out, const unsigned char *block, size_t g)
 {
     unsigned high = block[2 + g / 4] >> 2 * (g % 4) & 3u, low = block[4 + g / 2] >> 4 * (g % 2) & 15u;
@@ -228,6 +238,7 @@ void quantised_codes(struct quantised_codes *out, const struct weight_view *w, s
     case WEIGHT_Q5_K: codes_of_k(out, block, block + 16, block + 48, g); break;
     case WEIGHT_Q6_K: codes_of_q6_k(out, block, g); break;
     case WEIGHT_MXFP4: from_table(out->q, block + 1, quantised_e2m1); break;
+    case WEIGHT_NVFP4: codes_of_nvfp4(out, w, block); break;
     case WEIGHT_IQ2_XXS: codes_of_grid(out, WEIGHT_IQ2_XXS, block, g); break;
     case WEIGHT_IQ2_XS: codes_of_grid(out, WEIGHT_IQ2_XS, block, g); break;
     case WEIGHT_IQ2_S: codes_of_grid(out, WEIGHT_IQ2_S, block, g); break;

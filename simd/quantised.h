@@ -27,20 +27,24 @@
  *     Q3_K       256    110   32 bytes | 64 bytes | 12 bytes | d            (d * (sc - 32)) * (q - 4)
  *     Q2_K       256     84   16 bytes | 64 bytes | d | dmin                (d * sc) * q - (dmin * m)
  *
- * Two types are in memory only: latents in the KV cache, and copies of I4 weights.
+ * Three types are in memory only: latents in the KV cache, and copies of I4 and of F4 weights.
  *
  *     CACHE_Q8    32     36   d as f32 | 32 int8                            d * q
  *     Q4_BF16     32     18   d as BF16 | 16 bytes                          d * (q - 8)
+ *     NVFP4       32     18   2 E4M3 numbers s | 16 bytes                   d * q, with a d for each 16 weights
  *
  * A byte of Q8_0 holds one code. In the other types, a byte holds the low four bits of two codes, one in its low nibble
- * and one in its high nibble. In Q4_0, Q4_1, Q4_BF16, Q5_0, Q5_1, IQ4_NL and MXFP4 the two codes
+ * and one in its high nibble. In Q4_0, Q4_1, Q4_BF16, Q5_0, Q5_1, IQ4_NL, MXFP4 and NVFP4 the two codes
  * belong to elements l and l + 16 of the block, and in IQ4_XS to these elements of each 32 weights. In
  * Q4_K and Q5_K the two codes belong to elements l and l + 32 of each 64 weights. In Q6_K the two codes belong to
  * elements l and l + 64 of each 128 weights.
  *
- * In MXFP4 a code is a number of the format E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and the same with a minus sign. The integer
+ * In MXFP4 and NVFP4 a code is a number of the format E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and the same with a minus sign. The integer
  * q is twice this number (quantised_e2m1). The byte e of a block is the exponent of its scale. All 256 values of e are
  * scales, as in ggml: 2^-128 (0) to 2^127 (255).
+ *
+ * In NVFP4 each half group has a scale s, and the matrix has a number t (weight_view.tensor_scale). d = fl32(s/2 * t) or, if
+ * weight_view.divides is nonzero, d = fl32((s/2) / t).
  *
  * In IQ4_NL and IQ4_XS a code stands for one of 16 integers q (quantised_iq4). In IQ4_XS each group has a six-bit scale
  * sc: bits 2g and 2g + 1 of the 2 bytes are the upper bits of group g, and nibble g of the 4 bytes has the lower bits.

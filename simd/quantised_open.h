@@ -105,6 +105,29 @@ ALWAYS_INLINE void take_mxfp4(struct TAKER *to, const unsigned char *const *row,
     take(to, g, WEIGHT_MXFP4, &v);
 }
 
+/* Returns half of the E4M3 number in the lowest byte of each word: as the exponent and the fraction of an f32 it is 2^-119 times as
+ * large. */
+ALWAYS_INLINE floats half_of_e4m3(words w)
+{
+    words magnitude = w & 127, nan = (words)(magnitude == 127);
+    return (floats)((words)((floats)(magnitude << 20) * 0x1p119f) | (w & 128) << 24 | nan);
+}
+
+ALWAYS_INLINE void take_nvfp4(struct TAKER *to, const struct weight_view *m, const unsigned char *const *row, size_t g, size_t at)
+{
+    struct open_group v;
+    words head[4], w[4];
+    transpose(head, row, at);
+    transpose(w, row, at + 2);
+    UNROLL
+    for (int half = 0; half < 2; half++) {
+        floats s = half_of_e4m3(head[0] >> 8 * half);
+        v.scale[half] = m->divides ? s / m->tensor_scale : s * m->tensor_scale;
+    }
+    codes_from_table(v.codes, w, codes_of_table(WEIGHT_NVFP4, quantised_e2m1));
+    take(to, g, WEIGHT_NVFP4, &v);
+}
+
 /* --- types with 256 weights in a block --- */
 
 /* Returns byte i of each word as an unsigned number, times d. */
@@ -275,7 +298,7 @@ ALWAYS_INLINE void take_q2_k(struct TAKER *to, const unsigned char *const *row, 
 /* --- all types --- */
 
 /* Calls take() for `groups` groups of each row, in ascending order. row[r] points to the block with the first group. */
-ALWAYS_INLINE void take_groups(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t groups, size_t ahead)
+ALWAYS_INLINE void take_groups(struct TAKER *to, enum weight_type type, const struct weight_view *w, const unsigned char *const *row, size_t groups, size_t ahead)
 {
     const struct quantised_format *f = quantised_format(type);
     for (size_t g = 0, at = 0; g < groups; g += f->numbers / QUANTISED_GROUP, at += f->bytes) {
@@ -289,6 +312,8 @@ ALWAYS_INLINE void take_groups(struct TAKER *to, enum weight_type type, const un
             take_q6_k(to, row, g, at, ahead);
         else if (type == WEIGHT_MXFP4)
             take_mxfp4(to, row, g, at);
+        else if (type == WEIGHT_NVFP4)
+            take_nvfp4(to, w, row, g, at);
         else if (has_grid(type))
             take_grid(to, type, row, g, at, ahead);
         else if (type == WEIGHT_TQ1_0)
@@ -308,33 +333,34 @@ ALWAYS_INLINE void take_groups(struct TAKER *to, enum weight_type type, const un
     }
 }
 
-ALWAYS_INLINE void take_any(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t groups, size_t ahead)
+ALWAYS_INLINE void take_any(struct TAKER *to, const struct weight_view *w, const unsigned char *const *row, size_t groups, size_t ahead)
 {
-    switch (type) {
-    case WEIGHT_Q8_0: take_groups(to, WEIGHT_Q8_0, row, groups, ahead); break;
-    case WEIGHT_Q4_0: take_groups(to, WEIGHT_Q4_0, row, groups, ahead); break;
-    case WEIGHT_Q5_0: take_groups(to, WEIGHT_Q5_0, row, groups, ahead); break;
-    case WEIGHT_Q5_1: take_groups(to, WEIGHT_Q5_1, row, groups, ahead); break;
-    case WEIGHT_Q4_K: take_groups(to, WEIGHT_Q4_K, row, groups, ahead); break;
-    case WEIGHT_Q5_K: take_groups(to, WEIGHT_Q5_K, row, groups, ahead); break;
-    case WEIGHT_CACHE_Q8: take_groups(to, WEIGHT_CACHE_Q8, row, groups, ahead); break;
-    case WEIGHT_Q4_BF16: take_groups(to, WEIGHT_Q4_BF16, row, groups, ahead); break;
-    case WEIGHT_MXFP4: take_groups(to, WEIGHT_MXFP4, row, groups, ahead); break;
-    case WEIGHT_IQ2_XXS: take_groups(to, WEIGHT_IQ2_XXS, row, groups, ahead); break;
-    case WEIGHT_IQ2_XS: take_groups(to, WEIGHT_IQ2_XS, row, groups, ahead); break;
-    case WEIGHT_IQ2_S: take_groups(to, WEIGHT_IQ2_S, row, groups, ahead); break;
-    case WEIGHT_IQ3_XXS: take_groups(to, WEIGHT_IQ3_XXS, row, groups, ahead); break;
-    case WEIGHT_IQ3_S: take_groups(to, WEIGHT_IQ3_S, row, groups, ahead); break;
-    case WEIGHT_IQ1_S: take_groups(to, WEIGHT_IQ1_S, row, groups, ahead); break;
-    case WEIGHT_IQ1_M: take_groups(to, WEIGHT_IQ1_M, row, groups, ahead); break;
-    case WEIGHT_TQ1_0: take_groups(to, WEIGHT_TQ1_0, row, groups, ahead); break;
-    case WEIGHT_TQ2_0: take_groups(to, WEIGHT_TQ2_0, row, groups, ahead); break;
-    case WEIGHT_Q4_1: take_groups(to, WEIGHT_Q4_1, row, groups, ahead); break;
-    case WEIGHT_IQ4_NL: take_groups(to, WEIGHT_IQ4_NL, row, groups, ahead); break;
-    case WEIGHT_IQ4_XS: take_groups(to, WEIGHT_IQ4_XS, row, groups, ahead); break;
-    case WEIGHT_Q3_K: take_groups(to, WEIGHT_Q3_K, row, groups, ahead); break;
-    case WEIGHT_Q2_K: take_groups(to, WEIGHT_Q2_K, row, groups, ahead); break;
-    default: take_groups(to, WEIGHT_Q6_K, row, groups, ahead);
+    switch (w->type) {
+    case WEIGHT_Q8_0: take_groups(to, WEIGHT_Q8_0, w, row, groups, ahead); break;
+    case WEIGHT_Q4_0: take_groups(to, WEIGHT_Q4_0, w, row, groups, ahead); break;
+    case WEIGHT_Q5_0: take_groups(to, WEIGHT_Q5_0, w, row, groups, ahead); break;
+    case WEIGHT_Q5_1: take_groups(to, WEIGHT_Q5_1, w, row, groups, ahead); break;
+    case WEIGHT_Q4_K: take_groups(to, WEIGHT_Q4_K, w, row, groups, ahead); break;
+    case WEIGHT_Q5_K: take_groups(to, WEIGHT_Q5_K, w, row, groups, ahead); break;
+    case WEIGHT_CACHE_Q8: take_groups(to, WEIGHT_CACHE_Q8, w, row, groups, ahead); break;
+    case WEIGHT_Q4_BF16: take_groups(to, WEIGHT_Q4_BF16, w, row, groups, ahead); break;
+    case WEIGHT_MXFP4: take_groups(to, WEIGHT_MXFP4, w, row, groups, ahead); break;
+    case WEIGHT_IQ2_XXS: take_groups(to, WEIGHT_IQ2_XXS, w, row, groups, ahead); break;
+    case WEIGHT_IQ2_XS: take_groups(to, WEIGHT_IQ2_XS, w, row, groups, ahead); break;
+    case WEIGHT_IQ2_S: take_groups(to, WEIGHT_IQ2_S, w, row, groups, ahead); break;
+    case WEIGHT_IQ3_XXS: take_groups(to, WEIGHT_IQ3_XXS, w, row, groups, ahead); break;
+    case WEIGHT_IQ3_S: take_groups(to, WEIGHT_IQ3_S, w, row, groups, ahead); break;
+    case WEIGHT_IQ1_S: take_groups(to, WEIGHT_IQ1_S, w, row, groups, ahead); break;
+    case WEIGHT_IQ1_M: take_groups(to, WEIGHT_IQ1_M, w, row, groups, ahead); break;
+    case WEIGHT_TQ1_0: take_groups(to, WEIGHT_TQ1_0, w, row, groups, ahead); break;
+    case WEIGHT_TQ2_0: take_groups(to, WEIGHT_TQ2_0, w, row, groups, ahead); break;
+    case WEIGHT_Q4_1: take_groups(to, WEIGHT_Q4_1, w, row, groups, ahead); break;
+    case WEIGHT_IQ4_NL: take_groups(to, WEIGHT_IQ4_NL, w, row, groups, ahead); break;
+    case WEIGHT_IQ4_XS: take_groups(to, WEIGHT_IQ4_XS, w, row, groups, ahead); break;
+    case WEIGHT_Q3_K: take_groups(to, WEIGHT_Q3_K, w, row, groups, ahead); break;
+    case WEIGHT_NVFP4: take_groups(to, WEIGHT_NVFP4, w, row, groups, ahead); break;
+    case WEIGHT_Q2_K: take_groups(to, WEIGHT_Q2_K, w, row, groups, ahead); break;
+    default: take_groups(to, WEIGHT_Q6_K, w, row, groups, ahead);
     }
 }
 

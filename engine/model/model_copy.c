@@ -37,18 +37,20 @@ static enum weight_type wanted_type(const struct binder *b, enum weight_type typ
     return b->c->precision == PRECISION_BF16 ? WEIGHT_BF16 : b->c->precision == PRECISION_Q8 ? WEIGHT_Q8_0 : WEIGHT_Q4_0;
 }
 
-/* Does the same for a matrix. The codes and scales of MXFP4 are kept, too. */
+/* Does the same for a matrix. The codes and scales of F4 are kept, too. */
 static enum weight_type wanted_of(const struct binder *b, const struct weight_view *w)
 {
     enum weight_type type = wanted_type(b, w->type, w->cols);
-    return w->type == WEIGHT_F4 && w->group_size == 32 && type != WEIGHT_F4 ? WEIGHT_MXFP4 : type;
+    return w->type != WEIGHT_F4 || type == WEIGHT_F4 ? type : w->group_size == 32 ? WEIGHT_MXFP4 : WEIGHT_NVFP4;
 }
 
 static int wants_panels(const struct binder *b, enum weight_type type) { return weight_has_panels(type) && !b->o->from_file; }
 
-static struct weight_view result_of(const struct binder *b, enum weight_type type, size_t rows, size_t cols)
+/* Returns the view of a copy of `from`, without its data. */
+static struct weight_view result_of(const struct binder *b, enum weight_type type, const struct weight_view *from, size_t rows, size_t cols)
 {
-    return (struct weight_view){.type = type, .rows = rows, .cols = cols, .stride = cols, .panels = wants_panels(b, type)};
+    return (struct weight_view){.type = type, .rows = rows, .cols = cols, .stride = cols, .panels = wants_panels(b, type),
+                                .tensor_scale = from->tensor_scale, .divides = from->divides};
 }
 
 static int plan(struct binder *b, const struct model_copy *copy)
@@ -73,7 +75,7 @@ static int plan(struct binder *b, const struct model_copy *copy)
 static int plan_whole(struct binder *b, struct weight_view *w, const struct tensor *t, struct weight_view *also, size_t also_row)
 {
     enum weight_type type = wanted_of(b, w);
-    struct model_copy copy = {.result = result_of(b, type, w->rows, w->cols), .to = w, .also = also, .also_row = also_row,
+    struct model_copy copy = {.result = result_of(b, type, w, w->rows, w->cols), .to = w, .also = also, .also_row = also_row,
                               .tensor = t, .head_rows = w->rows};
     if (!w->data) /* the checkpoint has no weights (checkpoint_from_list) */
         return VB_OK;
@@ -125,7 +127,7 @@ static int plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
     a->uk_transposed = weight_is_quantised(type);
     copy.transposed = a->uk_transposed;
     copy.head_rows = a->uk_transposed ? latent : n;
-    copy.result = result_of(b, type, H * copy.head_rows, a->uk_transposed ? n : latent);
+    copy.result = result_of(b, type, &a->w_uk, H * copy.head_rows, a->uk_transposed ? n : latent);
     a->uk_stride = copy.head_rows;
     return plan(b, &copy);
 }
@@ -134,7 +136,7 @@ static int plan_values(struct binder *b, struct mla *a, const struct weight_view
 {
     size_t H = b->c->dims.H, v = b->c->dims.v;
     enum weight_type type = wanted_of(b, kv_b);
-    struct model_copy copy = {.result = result_of(b, type, H * v, kv_b->cols), .to = &a->w_uv, .from = *kv_b, .tensor = t,
+    struct model_copy copy = {.result = result_of(b, type, kv_b, H * v, kv_b->cols), .to = &a->w_uv, .from = *kv_b, .tensor = t,
                               .head_rows = v, .head_stride = a->uv_stride, .first = a->uv_stride - v};
     if (type == kv_b->type && !copy.result.panels)
         return VB_OK;
@@ -254,23 +256,26 @@ static void reorder_i4(unsigned char *blocks, const struct weight_view *from, si
     }
 }
 
-/* Makes the MXFP4 blocks of one row of an F4 matrix. */
+/* Makes the MXFP4 or NVFP4 blocks of one row of an F4 matrix. */
 static void reorder_f4(unsigned char *blocks, const struct weight_view *from, size_t row)
 {
     struct weight_view w = weight_rows(from, row, 1);
     const unsigned char *codes = w.data, *scales = w.group_scale;
-    for (size_t g = 0; g < w.cols / QUANTISED_GROUP; g++, blocks += 17) {
-        blocks[0] = scales[g];
-        op_reorder_i4(blocks + 1, codes + 16 * g);
+    size_t count = QUANTISED_GROUP / w.group_size; /* scales in a block */
+    for (size_t g = 0; g < w.cols / QUANTISED_GROUP; g++, blocks += count + 16) {
+        memcpy(blocks, scales + count * g, count);
+        op_reorder_i4(blocks + count, codes + 16 * g);
     }
 }
 
 static void quantise_rows(struct making *m, const struct some_rows *s, unsigned char *blocks)
 {
     const struct weight_view *to = &s->copy->result;
-    if (to->type == WEIGHT_Q4_BF16 || to->type == WEIGHT_MXFP4) {
+    void (*reorder)(unsigned char *, const struct weight_view *, size_t) =
+        to->type == WEIGHT_Q4_BF16 ? reorder_i4 : to->type == WEIGHT_MXFP4 || to->type == WEIGHT_NVFP4 ? reorder_f4 : NULL;
+    if (reorder) {
         for (size_t r = 0; r < s->count; r++)
-            (to->type == WEIGHT_MXFP4 ? reorder_f4 : reorder_i4)(blocks + r * block_row_bytes(to->type, to->cols), &s->copy->from, source_row(s->copy, s->row + r));
+            reorder(blocks + r * block_row_bytes(to->type, to->cols), &s->copy->from, source_row(s->copy, s->row + r));
         return;
     }
     decode_rows(s->x, s->copy, s->row, s->count);

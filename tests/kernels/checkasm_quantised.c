@@ -12,7 +12,7 @@
 /* Where a block has its f16 scales; -1: no second one. */
 static const int scale_at[][2] = {{0, -1}, {0, -1}, {0, -1}, {0, 2}, {0, 2}, {0, 2}, {208, -1}, {-1, -1},
                                   {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {-1, -1}, {52, -1}, {64, -1},
-    {0, 2}, {0, -1}, {0, -1}, {108, -1}, {80, 82}, {-1, -1}, {-1, -1}};
+    {0, 2}, {0, -1}, {0, -1}, {108, -1}, {80, 82}, {-1, -1}, {-1, -1}, {-1, -1}};
 
 /* f16 of the size of trained weights' scales; any finite one, zeros, subnormals and negative ones among them; anything */
 static uint16_t random_scale(enum scales scales)
@@ -55,9 +55,23 @@ void random_blocks(unsigned char *out, enum weight_type type, enum scales scales
             float d = f16_to_f32(random_scale(scales)) * (scales == UNIT_SCALES ? 1.0f : 0x1.8p-30f);
             memcpy(out, (char *)&d + 2, 2);
         }
+        for (int half = 0; type == WEIGHT_NVFP4 && half < 2; half++) {
+            unsigned char sign = scales == FINITE_SCALES && below(8) == 0 ? 128 : 0;
+            out[half] = scales == UNIT_SCALES       ? 0x40 /* 2 */
+                        : scales == ORDINARY_SCALES ? (unsigned char)(8 + below(119))
+                        : scales == FINITE_SCALES   ? (unsigned char)(below(127) | sign)
+                        : below(4)                  ? (unsigned char)rng()
+                                                    : (unsigned char)(127 | below(2) << 7); /* NaN */
+        }
         if (type == WEIGHT_CACHE_Q8)
             memcpy(out, &(float){f16_to_f32(random_scale(scales)) * (scales == UNIT_SCALES ? 1.0f : 0x1.5p-3f)}, 4);
     }
+}
+
+void random_tensor_scale(struct weight_view *w, enum scales scales)
+{
+    w->tensor_scale = scales == UNIT_SCALES ? 1.0f : 0.001f * (float)(1 + below(1000));
+    w->divides = (int)below(2);
 }
 
 /* --- random x --- */
@@ -135,6 +149,7 @@ static struct pair_of_views random_views(enum weight_type type, size_t rows, siz
     for (size_t r = 0; r < rows; r++)
         random_blocks(data + r * pitch, type, scales, extreme, K / f->numbers);
     v.w.data = data;
+    random_tensor_scale(&v.w, scales);
     v.blocks = v.w;
     if (panels) {
         size_t size = panels_bytes(type, rows, K);

@@ -11,6 +11,9 @@ enum scales { ORDINARY_SCALES, FINITE_SCALES, ANY_SCALES, UNIT_SCALES };
 /* Writes random blocks of this type. If `extreme` is nonzero, most codes are at the ends of their range. */
 void random_blocks(unsigned char *out, enum weight_type type, enum scales scales, int extreme, size_t blocks);
 
+/* Sets what NVFP4 matrices have beside their blocks. */
+void random_tensor_scale(struct weight_view *w, enum scales scales);
+
 /* Makes a random group of inputs with the step d. If `extreme` is nonzero, every q is 127 or -127, and nearly all have the same
  * sign. */
 void random_group(struct quantised_group *x, float d, int extreme);

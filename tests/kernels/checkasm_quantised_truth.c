@@ -115,9 +115,17 @@ static int tq1_0_code(const unsigned char *b, unsigned i)
 /* kvalues_iq4nl */
 static const int iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
-/* weight i of a block */
-static struct weight weight_of(enum weight_type type, const unsigned char *b, unsigned i)
+/* E4M3: bias 7, 0x7f is NaN */
+static double e4m3(unsigned code)
 {
+    double magnitude = code & 0x78 ? ldexp(8 + (code & 7), (int)(code >> 3 & 15) - 10) : ldexp(code & 7, -9);
+    return (code & 0x7f) == 0x7f ? NAN : code & 0x80 ? -magnitude : magnitude;
+}
+
+/* weight i of a block of w */
+static struct weight weight_of(const struct weight_view *view, const unsigned char *b, unsigned i)
+{
+    const enum weight_type type = view->type;
     struct weight w = {.scale = half(b)};
     int scale, min;
     switch (type) {
@@ -130,10 +138,12 @@ static struct weight weight_of(enum weight_type type, const unsigned char *b, un
         w.scale = bits_to_f32((uint32_t)b[0] << 16 | (uint32_t)b[1] << 24);
         w.q = small_code(b + 2, i, 0) - 8;
         break;
+    case WEIGHT_NVFP4:
     case WEIGHT_MXFP4: { /* OCP Microscaling Formats: E8M0, then E2M1 with bias 1; twice the latter is an integer */
-        unsigned code = (unsigned)small_code(b + 1, i, 0), exponent = code >> 1 & 3, fraction = code & 1;
+        unsigned code = (unsigned)small_code(b + (type == WEIGHT_MXFP4 ? 1 : 2), i, 0), exponent = code >> 1 & 3, fraction = code & 1;
         double e2m1 = exponent ? ldexp(1 + 0.5 * fraction, (int)exponent - 1) : 0.5 * fraction;
-        w.scale = ldexp(0.5, b[0] - 127);
+        double t = (double)view->tensor_scale, half_scale = e4m3(b[i / 16]) / 2; /* a double holds the product, and rounds the quotient harmlessly */
+        w.scale = type == WEIGHT_MXFP4 ? ldexp(0.5, b[0] - 127) : (double)(float)(view->divides ? half_scale / t : half_scale * t);
         w.q = (int)(code & 8 ? -2 * e2m1 : 2 * e2m1);
         break;
     }
@@ -200,7 +210,7 @@ static struct weight weight_at(const struct weight_view *w, size_t row, size_t k
 {
     const struct quantised_format *f = quantised_format(w->type);
     const unsigned char *blocks = w->data;
-    return weight_of(w->type, blocks + (row * w->stride + k) / f->numbers * f->bytes, (unsigned)(k % f->numbers));
+    return weight_of(w, blocks + (row * w->stride + k) / f->numbers * f->bytes, (unsigned)(k % f->numbers));
 }
 
 /* --- a dot --- */
@@ -241,6 +251,7 @@ static void check_within_bound(enum weight_type type, size_t rows, size_t blocks
     float y[4 * 8];
     enum kind kind = below(2) ? UNIFORM : below(2) ? WIDE : SUBNORMAL;
     random_blocks(data, type, below(2) ? ORDINARY_SCALES : FINITE_SCALES, 0, rows * blocks);
+    random_tensor_scale(&w, ORDINARY_SCALES);
     for (size_t t = 0; t < T; t++)
         for (size_t g = 0; g < G; g++) {
             float d;
@@ -268,6 +279,7 @@ static void check_integers(enum weight_type type, size_t group, int extreme)
     struct weight_view w = {.type = type, .data = data, .rows = 3, .cols = quantised_format(type)->numbers};
     w.stride = w.cols;
     random_blocks(data, type, UNIT_SCALES, extreme, 3);
+    random_tensor_scale(&w, UNIT_SCALES);
     for (size_t g = 0; g < w.cols / QUANTISED_GROUP; g++)
         random_group(&x[g], g == group ? 1.0f : 0.0f, extreme);
     for (int panels = 0; panels <= weight_has_panels(type); panels++) {
@@ -282,7 +294,7 @@ static void check_integers(enum weight_type type, size_t group, int extreme)
             for (size_t r = 0; r < 3; r++) {
                 double want = 0; /* IQ1 and IQ2 have eighths, which f32 holds too */
                 for (size_t l = 0; l < QUANTISED_GROUP; l++) {
-                    struct weight v = weight_of(type, data + r * quantised_format(type)->bytes, (unsigned)(group * QUANTISED_GROUP + l));
+                    struct weight v = weight_of(&w, data + r * quantised_format(type)->bytes, (unsigned)(group * QUANTISED_GROUP + l));
                     want += (v.scale * v.q - v.min) * x[group].q[l];
                 }
                 char why[120];
@@ -302,6 +314,7 @@ static void check_decode(enum weight_type type)
     size_t K = 3 * quantised_format(type)->numbers, from = below(K), count = below(K - from + 1);
     struct weight_view w = {.type = type, .data = data, .rows = 1, .cols = K, .stride = K};
     random_blocks(data, type, FINITE_SCALES, 0, 3);
+    random_tensor_scale(&w, FINITE_SCALES);
     decode_weights(out, &w, 0, from, count);
     for (size_t k = 0; k < count; k++) {
         struct weight v = weight_at(&w, 0, from + k);
