@@ -93,28 +93,48 @@ TEST(every_row_of_every_grid_is_that_of_the_gguf_package)
     golden_close(&g);
 }
 
-/* Bit for bit: the engine in precision f32 and, as the package rounds to the type of the scales, in bf16; and the reference. */
+static const void *data_of(const struct golden *g, const char *format, const char *part, size_t *count)
+{
+    char name[60];
+    snprintf(name, sizeof name, "%s.%s", format, part);
+    return golden_data(g, name, count);
+}
+
+/* Bit for bit: the engine in precision f32 and, as the package rounds to BF16, in bf16; and the reference. */
 TEST(packed_codes_decode_to_the_numbers_of_the_compressed_tensors_package)
 {
+    static const struct { const char *name; enum dtype dtype, scale; size_t group; } formats[] = {
+        {"int4", DTYPE_I4, DTYPE_BF16, 32}, {"nvfp4", DTYPE_F4, DTYPE_F8_E4M3, 16}, {"mxfp4", DTYPE_F4, DTYPE_OTHER, 32}};
+    enum { HEIGHT = 24, WIDTH = 96 };
     struct golden g = golden_open("compressed");
-    size_t count, scales;
-    double row[96];
-    float engine[96];
-    struct tensor codes = {.dtype = DTYPE_I4, .data = golden_data(&g, "int4.weight_packed", &count)};
-    struct tensor scale = {.dtype = DTYPE_BF16, .data = golden_data(&g, "int4.weight_scale", &scales)};
-    assert_true(count * 8 == scales * 32 && count * 8 == 24 * 96);
-    struct matrix w = {.tensor = &codes, .scale = &scale, .rows = 24, .cols = 96, .block_rows = 1, .block_cols = 32};
-    struct weight_view view = {.type = WEIGHT_I4, .data = codes.data, .group_scale = scale.data, .rows = 24, .cols = 96, .stride = 96};
-    for (int rounded = 0; rounded < 2; rounded++) {
-        const float *want = golden_data(&g, rounded ? "int4.stored" : "int4.f32", &count);
-        view.rounded = rounded;
-        for (int i = 0; i < 24; i++) {
-            ref_row(&w, i, row);
-            decode_weights(engine, &view, (size_t)i, 0, view.cols);
-            for (int j = 0; j < 96; j++) {
-                check_bits(rounded ? "INT4 in bf16" : "INT4", (size_t)(i * 96 + j), (double)engine[j], want[i * 96 + j]);
-                if (!rounded)
-                    check_bits("INT4 of the reference", (size_t)(i * 96 + j), row[j], want[i * 96 + j]);
+    for (size_t f = 0; f < COUNT(formats); f++) {
+        size_t group = formats[f].group, count;
+        char name[40];
+        double row[WIDTH];
+        float engine[WIDTH];
+        struct tensor codes = {.dtype = formats[f].dtype, .data = data_of(&g, formats[f].name, "weight_packed", &count)};
+        assert_int_equal(count * (formats[f].dtype == DTYPE_I4 ? 8 : 2), HEIGHT * WIDTH);
+        struct tensor scale = {.dtype = formats[f].scale, .data = data_of(&g, formats[f].name, "weight_scale", &count)};
+        assert_int_equal(count * group, HEIGHT * WIDTH);
+        struct tensor total = {.dtype = DTYPE_F32, .data = group == 16 ? data_of(&g, formats[f].name, "weight_global_scale", &count) : NULL};
+        struct matrix w = {.tensor = &codes, .scale = &scale, .tensor_scale = total.data ? &total : NULL, .divides = 1, .rows = HEIGHT,
+                           .cols = WIDTH, .block_rows = 1, .block_cols = (int)group};
+        struct weight_view view = {.type = formats[f].dtype == DTYPE_I4 ? WEIGHT_I4 : WEIGHT_F4, .data = codes.data, .group_scale = scale.data,
+                                   .rows = HEIGHT, .cols = WIDTH, .stride = WIDTH, .group_size = group, .divides = 1};
+        if (total.data)
+            memcpy(&view.tensor_scale, total.data, sizeof view.tensor_scale);
+        for (int rounded = 0; rounded < 2; rounded++) {
+            const float *want = data_of(&g, formats[f].name, rounded ? "stored" : "f32", &count);
+            snprintf(name, sizeof name, "%s%s", formats[f].name, rounded ? " in bf16" : "");
+            view.rounded = rounded;
+            for (int i = 0; i < HEIGHT; i++, want += WIDTH) {
+                ref_row(&w, i, row);
+                decode_weights(engine, &view, (size_t)i, 0, view.cols);
+                for (int j = 0; j < WIDTH; j++) {
+                    check_bits(name, (size_t)(i * WIDTH + j), (double)engine[j], want[j]);
+                    if (!rounded)
+                        check_bits("the reference", (size_t)(i * WIDTH + j), row[j], want[j]);
+                }
             }
         }
     }
