@@ -358,6 +358,14 @@ static void pack(float *packed, const float *x, size_t K)
     }
 }
 
+/* Stores eight even and eight odd elements: half a chunk. */
+ALWAYS_INLINE void put_pairs(float *out, size_t half, __m256 even, __m256 odd, int packed)
+{
+    __m256 first = _mm256_unpacklo_ps(even, odd), second = _mm256_unpackhi_ps(even, odd);
+    _mm256_storeu_ps(out + (packed ? 8 : 16) * half, packed ? odd : _mm256_permute2f128_ps(first, second, 0x20));
+    _mm256_storeu_ps(out + (packed ? 16 : 8) + (packed ? 8 : 16) * half, packed ? even : _mm256_permute2f128_ps(first, second, 0x31));
+}
+
 /* The low halves of the bytes are the even elements, the high halves the odd ones. */
 static void decode_i4(float *out, const unsigned char *codes, const unsigned char *scales, size_t groups, int rounded, int packed)
 {
@@ -368,7 +376,7 @@ static void decode_i4(float *out, const unsigned char *codes, const unsigned cha
         __m256 scale = _mm256_set1_ps(bf16_to_f32(bits));
         _mm_prefetch((const char *)codes + DOT_BLOCK / 2, _MM_HINT_T0); /* this row in the next block */
         UNROLL
-        for (int half = 0; half < 2; half++) {
+        for (size_t half = 0; half < 2; half++) {
             __m256i pairs = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(codes + 8 * half)));
             __m256i q_even = _mm256_sub_epi32(_mm256_and_si256(pairs, low), eight), q_odd = _mm256_sub_epi32(_mm256_srli_epi32(pairs, 4), eight);
             __m256 even = _mm256_mul_ps(_mm256_cvtepi32_ps(q_even), scale), odd = _mm256_mul_ps(_mm256_cvtepi32_ps(q_odd), scale);
@@ -376,9 +384,39 @@ static void decode_i4(float *out, const unsigned char *codes, const unsigned cha
                 even = round_bf16(even);
                 odd = round_bf16(odd);
             }
-            __m256 first = _mm256_unpacklo_ps(even, odd), second = _mm256_unpackhi_ps(even, odd);
-            _mm256_storeu_ps(out + (packed ? 8 : 16) * half, packed ? odd : _mm256_permute2f128_ps(first, second, 0x20));
-            _mm256_storeu_ps(out + (packed ? 16 : 8) + (packed ? 8 : 16) * half, packed ? even : _mm256_permute2f128_ps(first, second, 0x31));
+            put_pairs(out, half, even, odd, packed);
+        }
+    }
+}
+
+/* The number of a code has the bits of numbers[code & 7], and bit 3 of the code as its sign. Half a chunk is a group of NVFP4. */
+static void decode_f4_chunks(float *out, const struct weight_view *w, size_t at, size_t chunks, int packed)
+{
+    const __m256 numbers = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f), factor = _mm256_set1_ps(f4_factor(w));
+    const __m256 minus = _mm256_set1_ps(-0.0f);
+    const size_t each = f4_scales_of_a_chunk(w);
+    const char *codes = (const char *)w->data + at / 2;
+    for (size_t some; chunks; chunks -= some, at += some * DOT_CHUNK) {
+        float scales[2 * F4_CHUNKS];
+        some = min_size(chunks, F4_CHUNKS);
+        f4_scales(scales, w, at, some);
+        for (size_t i = 0; i < some; i++, out += DOT_CHUNK, codes += DOT_CHUNK / 2) {
+            _mm_prefetch(codes + DOT_BLOCK / 2, _MM_HINT_T0); /* this row in the next block */
+            UNROLL
+            for (size_t half = 0; half < 2; half++) {
+                __m256i pairs = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(codes + 8 * half))), high = _mm256_srli_epi32(pairs, 4);
+                __m256 scale = _mm256_set1_ps(scales[i * each + half * (each - 1)]); /* only three bits of an index count: */
+                __m256 even = _mm256_permutevar8x32_ps(numbers, pairs), odd = _mm256_permutevar8x32_ps(numbers, high);
+                even = _mm256_xor_ps(even, _mm256_and_ps(_mm256_castsi256_ps(_mm256_slli_epi32(pairs, 28)), minus));
+                odd = _mm256_xor_ps(odd, _mm256_and_ps(_mm256_castsi256_ps(_mm256_slli_epi32(high, 28)), minus));
+                even = _mm256_mul_ps(_mm256_mul_ps(even, scale), factor);
+                odd = _mm256_mul_ps(_mm256_mul_ps(odd, scale), factor);
+                if (w->rounded) {
+                    even = round_bf16(even);
+                    odd = round_bf16(odd);
+                }
+                put_pairs(out, half, even, odd, packed);
+            }
         }
     }
 }
@@ -400,8 +438,8 @@ static void decode_cache_q8(float *out, size_t ld, const unsigned char *blocks, 
 const struct vector_loops *avx2_loops(void)
 {
     static const struct vector_loops four = {.tokens = 4, .parts_from = 3, .same_time_from = 3, .tile = tile, .strip_tokens = 6,
-                                             .strip = avx2_strip, .decode = decode, .decode_i4 = decode_i4, .decode_cache_q8 = decode_cache_q8, .pack = pack};
+                                             .strip = avx2_strip, .decode = decode, .decode_i4 = decode_i4, .decode_f4 = decode_f4_chunks, .decode_cache_q8 = decode_cache_q8, .pack = pack};
     static const struct vector_loops six = {.tokens = 6, .parts_from = 3, .same_time_from = 3, .tile = tile, .strip_tokens = 6,
-                                            .strip = avx2_strip, .decode = decode, .decode_i4 = decode_i4, .decode_cache_q8 = decode_cache_q8, .pack = pack};
+                                            .strip = avx2_strip, .decode = decode, .decode_i4 = decode_i4, .decode_f4 = decode_f4_chunks, .decode_cache_q8 = decode_cache_q8, .pack = pack};
     return __builtin_cpu_is("intel") && __builtin_cpu_supports("gfni") ? &six : &four;
 }

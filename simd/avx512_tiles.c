@@ -192,9 +192,42 @@ static void decode_i4(float *out, const unsigned char *codes, const unsigned cha
     }
 }
 
+/* Lane l has the scale of the group of elements 2l and 2l + 1. */
+static void decode_f4_chunks(float *out, const struct weight_view *w, size_t at, size_t chunks, int packed)
+{
+    const __m512 numbers = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
+    const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    const size_t each = f4_scales_of_a_chunk(w);
+    const __m512i which = _mm512_mask_set1_epi32(_mm512_setzero_si512(), each == 2 ? 0xff00 : 0, 1);
+    const __m512 factor = _mm512_set1_ps(f4_factor(w));
+    const char *codes = (const char *)w->data + at / 2;
+    for (size_t some; chunks; chunks -= some, at += some * DOT_CHUNK) {
+        float scales[2 * F4_CHUNKS + 1];
+        some = min_size(chunks, F4_CHUNKS);
+        f4_scales(scales, w, at, some);
+        for (size_t i = 0; i < some; i++, out += DOT_CHUNK, codes += DOT_CHUNK / 2) {
+            __m512i pairs = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)codes));
+            __m128 two = _mm_castsi128_ps(_mm_loadl_epi64((const void *)(scales + i * each)));
+            __m512 scale = _mm512_permutexvar_ps(which, _mm512_castps128_ps512(two));
+            _mm_prefetch(codes + DOT_BLOCK / 2, _MM_HINT_T0); /* this row in the next block */
+            __m512 even = _mm512_permutexvar_ps(pairs, numbers); /* the lowest 4 bits count */
+            __m512 odd = _mm512_permutexvar_ps(_mm512_srli_epi32(pairs, 4), numbers);
+            even = _mm512_mul_ps(_mm512_mul_ps(even, scale), factor);
+            odd = _mm512_mul_ps(_mm512_mul_ps(odd, scale), factor);
+            if (w->rounded) {
+                even = round_bf16(even);
+                odd = round_bf16(odd);
+            }
+            _mm512_storeu_ps(out, packed ? odd : _mm512_permutex2var_ps(even, first, odd));
+            _mm512_storeu_ps(out + 16, packed ? even : _mm512_permutex2var_ps(even, second, odd));
+        }
+    }
+}
+
 static void decode_cache_q8(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows, size_t groups)
 {
     decode_groups(out, ld, blocks, pitch, rows, groups);
 }
 
-const struct vector_loops loops_avx512 = {.tokens = 6, .tile = tile, .strip_tokens = 6, .strip = avx512_strip, .decode = decode, .decode_i4 = decode_i4, .decode_cache_q8 = decode_cache_q8, .pack = pack};
+const struct vector_loops loops_avx512 = {.tokens = 6, .tile = tile, .strip_tokens = 6, .strip = avx512_strip, .decode = decode, .decode_i4 = decode_i4, .decode_f4 = decode_f4_chunks, .decode_cache_q8 = decode_cache_q8, .pack = pack};

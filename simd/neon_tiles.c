@@ -240,6 +240,19 @@ static void pack(float *packed, const float *x, size_t K)
     }
 }
 
+/* Stores a chunk. The compiler vectorises the loops. */
+ALWAYS_INLINE void put_pairs(float *restrict out, float odd[16], float even[16], int rounded, int packed)
+{
+    for (size_t l = 0; rounded && l < 16; l++) {
+        odd[l] = round_to_bf16(odd[l]);
+        even[l] = round_to_bf16(even[l]);
+    }
+    for (size_t l = 0; l < 16; l++) {
+        out[packed ? l : 2 * l + 1] = odd[l];
+        out[packed ? 16 + l : 2 * l] = even[l];
+    }
+}
+
 /* The low halves of the bytes are the even elements, the high halves the odd ones. The compiler vectorises the loops. */
 static void decode_i4(float *restrict out, const unsigned char *restrict codes, const unsigned char *restrict scales, size_t groups,
                       int rounded, int packed)
@@ -251,13 +264,40 @@ static void decode_i4(float *restrict out, const unsigned char *restrict codes, 
             odd[l] = (float)((codes[l] >> 4) - 8) * d;
             even[l] = (float)((codes[l] & 15) - 8) * d;
         }
-        for (size_t l = 0; rounded && l < 16; l++) {
-            odd[l] = round_to_bf16(odd[l]);
-            even[l] = round_to_bf16(even[l]);
-        }
-        for (size_t l = 0; l < 16; l++) {
-            out[packed ? l : 2 * l + 1] = odd[l];
-            out[packed ? 16 + l : 2 * l] = even[l];
+        put_pairs(out, odd, even, rounded, packed);
+    }
+}
+
+/* Returns lanes 4i..4i+3 of the E2M1 numbers of 16 codes: the upper halves of f32 numbers, whose bytes two tables hold. */
+ALWAYS_INLINE float32x4_t four_of_e2m1(uint8x16_t codes, int i)
+{
+    static const uint8_t high[16] = {0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x80, 0xbf, 0xbf, 0xbf, 0xc0, 0xc0, 0xc0, 0xc0};
+    static const uint8_t low[16] = {0, 0, 0x80, 0xc0, 0, 0x40, 0x80, 0xc0, 0, 0, 0x80, 0xc0, 0, 0x40, 0x80, 0xc0};
+    uint8x16_t h = vqtbl1q_u8(vld1q_u8(high), codes), l = vqtbl1q_u8(vld1q_u8(low), codes);
+    uint16x8_t words = vreinterpretq_u16_u8(i < 2 ? vzip1q_u8(l, h) : vzip2q_u8(l, h));
+    return widen_bf16(i % 2 ? vget_high_u16(words) : vget_low_u16(words));
+}
+
+static void decode_f4_chunks(float *out, const struct weight_view *w, size_t at, size_t chunks, int packed)
+{
+    const size_t each = f4_scales_of_a_chunk(w);
+    const float factor = f4_factor(w);
+    const uint8_t *codes = (const uint8_t *)w->data + at / 2;
+    for (size_t some; chunks; chunks -= some, at += some * DOT_CHUNK) {
+        float scales[2 * F4_CHUNKS];
+        some = min_size(chunks, F4_CHUNKS);
+        f4_scales(scales, w, at, some);
+        for (size_t n = 0; n < some; n++, out += DOT_CHUNK, codes += DOT_CHUNK / 2) {
+            float odd[16], even[16];
+            uint8x16_t pairs = vld1q_u8(codes);
+            __builtin_prefetch(codes + DOT_BLOCK / 2); /* this row in the next block */
+            UNROLL
+            for (int i = 0; i < 4; i++) {
+                float scale = scales[n * each + (i < 2 ? 0 : each - 1)];
+                vst1q_f32(even + 4 * i, vmulq_n_f32(vmulq_n_f32(four_of_e2m1(vandq_u8(pairs, vdupq_n_u8(15)), i), scale), factor));
+                vst1q_f32(odd + 4 * i, vmulq_n_f32(vmulq_n_f32(four_of_e2m1(vshrq_n_u8(pairs, 4), i), scale), factor));
+            }
+            put_pairs(out, odd, even, w->rounded, packed);
         }
     }
 }
@@ -268,4 +308,4 @@ static void decode_cache_q8(float *out, size_t ld, const unsigned char *blocks, 
 }
 
 const struct vector_loops loops_neon = {.tokens = TOKENS, .parts_from = 3, .tile = tile, .strip_tokens = 6, .strip = neon_strip,
-                                        .decode = decode, .decode_i4 = decode_i4, .decode_cache_q8 = decode_cache_q8, .pack = pack};
+                                        .decode = decode, .decode_i4 = decode_i4, .decode_f4 = decode_f4_chunks, .decode_cache_q8 = decode_cache_q8, .pack = pack};

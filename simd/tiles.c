@@ -68,17 +68,19 @@ static void decode_groups_of_i4(const struct vector_loops *v, float *out, const 
         memcpy(out + whole, decoded, tail * sizeof *out);
 }
 
-/* F4 weights. All instruction sets share this code; only packing is theirs. */
+/* j is a multiple of 32 */
 static void decode_chunks_of_f4(const struct vector_loops *v, float *out, const struct weight_view *w, size_t i, size_t j, size_t n, int packed)
 {
-    for (size_t k = 0; packed && k < n; k += DOT_CHUNK) {
-        float chunk[DOT_CHUNK];
-        size_t count = min_size(n - k, DOT_CHUNK);
-        decode_f4(chunk, w, i, j + k, count);
-        v->pack(out + k, chunk, count);
-    }
-    if (!packed)
-        decode_f4(out, w, i, j, n);
+    size_t tail = n % DOT_CHUNK, whole = n - tail;
+    float decoded[DOT_CHUNK];
+    v->decode_f4(out, w, i * w->stride + j, whole / DOT_CHUNK, packed);
+    if (!tail)
+        return;
+    decode_f4(decoded, w, i, j + whole, tail);
+    if (packed)
+        v->pack(out + whole, decoded, tail);
+    else
+        memcpy(out + whole, decoded, tail * sizeof *out);
 }
 
 /* A run of F8 weights shares one scale. */

@@ -78,6 +78,9 @@ struct vector_loops {
     void (*decode)(float *out, enum weight_type type, const void *codes, size_t chunks, float scale, int packed);
     /* Decodes whole groups of 32 weights of type I4. `scales` has a BF16 number for each group. `rounded`: struct weight_view. */
     void (*decode_i4)(float *out, const unsigned char *codes, const unsigned char *scales, size_t groups, int rounded, int packed);
+    /* Decodes whole chunks of 32 weights of an F4 matrix. The first is weight `at` of the matrix: row at / stride, column
+     * at % stride. It begins a group. */
+    void (*decode_f4)(float *out, const struct weight_view *w, size_t at, size_t chunks, int packed);
     /* Decodes groups of type CACHE_Q8 to f32, in natural order: `groups` groups of each of `rows` rows. Rows begin `pitch`
      * bytes apart at `blocks`, and ld floats apart at `out`. */
     void (*decode_cache_q8)(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows, size_t groups);
@@ -170,6 +173,33 @@ ALWAYS_INLINE void narrow_chunks(uint16_t *y, const float *packed, size_t K)
         memcpy(y, pairs, sizeof pairs);
     }
 }
+
+/* For vector_loops.decode_f4: the scales of so many chunks are converted at once. */
+#define F4_CHUNKS (DOT_BLOCK / DOT_CHUNK)
+
+ALWAYS_INLINE size_t f4_scales_of_a_chunk(const struct weight_view *w) { return w->group_size == 16 ? 2 : 1; }
+
+/* Converts the scales of some chunks of an F4 matrix to f32; the first chunk begins at weight `at`. The E2M1 numbers are multiplied
+ * by them, and then by f4_factor(w). Each loop is for the compiler to vectorise. */
+ALWAYS_INLINE void f4_scales(float *restrict out, const struct weight_view *w, size_t at, size_t chunks)
+{
+    const size_t count = f4_scales_of_a_chunk(w) * chunks;
+    const uint8_t *restrict codes = (const uint8_t *)w->group_scale + (w->group_size == 16 ? at / 16 : at / 32);
+    if (w->group_size == 32) {
+        for (size_t i = 0; i < count; i++)
+            out[i] = bits_to_f32(codes[i] == 255 ? 0x7fc00000 : codes[i] ? (uint32_t)codes[i] << 23 : 0x400000);
+        return;
+    }
+    for (size_t i = 0; i < count; i++) { /* as the exponent and the fraction of an f32, E4M3 is 2^-120 times as large */
+        uint32_t magnitude = codes[i] & 127u, sign = (codes[i] & 128u) << 24;
+        uint32_t bits = f32_to_bits(bits_to_f32(magnitude << 20) * 0x1p120f);
+        out[i] = bits_to_f32((magnitude == 127 ? 0x7fc00000 : bits) | sign);
+    }
+    for (size_t i = 0; w->divides && i < count; i++)
+        out[i] /= w->tensor_scale;
+}
+
+ALWAYS_INLINE float f4_factor(const struct weight_view *w) { return w->group_size == 16 && !w->divides ? w->tensor_scale : 1.0f; }
 
 /* vector_loops.decode_cache_q8, for the compiler to vectorise as it does narrow_chunks. */
 ALWAYS_INLINE void decode_groups(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows, size_t groups)

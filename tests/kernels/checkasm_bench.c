@@ -106,7 +106,7 @@ static void call(const struct line *l, const unsigned char *data)
     size_t ldx = packed_length(l->K);
     struct weight_view w = {.data = data, .rows = l->rows, .cols = l->K, .stride = l->K};
     w.scale = scale;
-    w.group_scale = data;
+    w.group_scale = data + l->rows * l->K / 2; /* I4, F4 */
     w.group_size = 16;
     w.tensor_scale = 1.0f;
     w.block_rows = w.block_cols = 128;
@@ -226,10 +226,11 @@ int bench(void)
         add((enum kernel)(MATMUL + type), 2048, 512, 64, 0);
         add((enum kernel)(MATMUL + type), 7168, 512, 512, 0);
     }
-    for (int type = WEIGHT_TYPES; type < WEIGHT_ALL_TYPES; type++) {
-        for (size_t T = 1; T <= 4; T += 3)
+    for (int type = WEIGHT_TYPES; type < WEIGHT_KINDS; type++) {
+        for (size_t T = 1; type != WEIGHT_CACHE_Q8 && T <= 4; T += 3)
             add_quantised((enum weight_type)type, 7168, 2048, T, 1);
-        add_quantised((enum weight_type)type, 2048, 512, 512, 0);
+        if (type != WEIGHT_CACHE_Q8)
+            add_quantised((enum weight_type)type, 2048, 512, 512, 0);
     }
     add(MATMUL, 576, 256, 16, 0); /* attention scores: 256 cached rows, 16 heads */
     for (int type = 0; type < WEIGHT_TYPES; type++)
