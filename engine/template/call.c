@@ -1,23 +1,8 @@
-/* engine/template/call.c -- the filters, tests, methods and functions that templates may name. A line in a table is all that
- * the parser needs to know of one. */
+/* engine/template/call.c -- the tests, methods and functions that templates may name; filters.c has the filters. A line in a
+ * table is all that the parser needs to know of one. */
 #include <string.h>
 
-#include "engine/base/json.h"
-#include "engine/template/template_internal.h"
-
-#define MOST_PARAMETERS 3
-#define BYTES_OF_JSON 512 /* bytes that are counted for each value of a JSON text before the text is parsed */
-
-/* arg[i] is the argument for parameter i, or NULL if it is missing. `on` is the value to which a filter or a method is applied. */
-typedef int call(struct rendering *r, struct value on, const struct value *const *arg, struct value *out);
-
-struct callable {
-    const char *name;
-    const char *parameters[MOST_PARAMETERS];
-    int required;
-    call *call;
-    enum value_type of; /* the type, for a method that only one type has; else V_UNDEFINED */
-};
+#include "engine/template/call_internal.h"
 
 /* ---- arguments ----------------------------------------------------------------------------------------------------- */
 
@@ -29,7 +14,7 @@ static int parameter_of(const struct callable *c, const struct argument *a, int 
     return -1;
 }
 
-static int call_with(struct rendering *r, const struct callable *c, struct value on, const struct arguments *args, struct value *out)
+int call_with(struct rendering *r, const struct callable *c, struct value on, const struct arguments *args, struct value *out)
 {
     const struct value *arg[MOST_PARAMETERS] = {NULL};
     for (size_t i = 0; i < args->n; i++) {
@@ -46,19 +31,18 @@ static int call_with(struct rendering *r, const struct callable *c, struct value
     return c->call(r, on, arg, out);
 }
 
-static int wrong_argument(struct rendering *r, const char *of, struct value v, const char *wanted)
+int call_wrong(struct rendering *r, const char *of, struct value v, const char *wanted)
 {
     return run_fail(r, "%s takes %s, not %s", of, wanted, value_kind(v));
 }
 
-/* Reads an argument that must be an integer. The result is `otherwise` if the argument is missing or none. */
-static int integer(struct rendering *r, const char *of, const struct value *v, int64_t otherwise, int64_t *out)
+int call_integer(struct rendering *r, const char *of, const struct value *v, int64_t otherwise, int64_t *out)
 {
     *out = otherwise;
     if (!v || v->type == V_NONE)
         return VB_OK;
     if (v->type != V_INT && v->type != V_BOOL)
-        return wrong_argument(r, of, *v, "an integer");
+        return call_wrong(r, of, *v, "an integer");
     *out = v->i;
     return VB_OK;
 }
@@ -89,11 +73,11 @@ static int strip_set(struct rendering *r, struct template_text t, int left, int 
     return rc;
 }
 
-static int strip(struct rendering *r, const char *name, struct value on, const struct value *set, int left, int right, struct value *out)
+int call_strip(struct rendering *r, const char *name, struct value on, const struct value *set, int left, int right, struct value *out)
 {
     int rc;
     if (set && set->type != V_NONE && set->type != V_STRING)
-        return wrong_argument(r, name, *set, "a string");
+        return call_wrong(r, name, *set, "a string");
     if (set && set->type == V_STRING)
         return strip_set(r, on.s, left, right, set->s, out);
     if (!(rc = run_steps(r, on.s.n)))
@@ -101,12 +85,12 @@ static int strip(struct rendering *r, const char *name, struct value on, const s
     return rc;
 }
 
-static int replace(struct rendering *r, struct value on, const struct value *const *arg, struct value *out)
+int call_replace(struct rendering *r, struct value on, const struct value *const *arg, struct value *out)
 {
     struct template_text rest = on.s;
     size_t from = r->out.n;
     int64_t most;
-    int rc = integer(r, "replace", arg[2], -1, &most);
+    int rc = call_integer(r, "replace", arg[2], -1, &most);
     if (rc || on.type != V_STRING || arg[0]->type != V_STRING || arg[1]->type != V_STRING || !arg[0]->s.n)
         return rc ? rc : run_fail(r, "replace takes strings, the first of them not empty");
     for (const char *at; !rc && most-- && (at = text_find(rest, arg[0]->s));) {
@@ -120,7 +104,7 @@ static int replace(struct rendering *r, struct value on, const struct value *con
     return rc ? rc : run_take(r, from, out);
 }
 
-static int join(struct rendering *r, struct value list, struct template_text between, struct value *out)
+int call_join(struct rendering *r, struct value list, struct template_text between, struct value *out)
 {
     size_t from = r->out.n;
     int rc = value_to_list(r, list, &list);
@@ -130,8 +114,7 @@ static int join(struct rendering *r, struct value list, struct template_text bet
     return rc ? rc : run_take(r, from, out);
 }
 
-/* Returns a list of [key, value] pairs. If `which` is 0 or 1, returns only the keys or only the values. */
-static int dict_items(struct rendering *r, const struct dict *d, int which, struct value *out)
+int call_items(struct rendering *r, const struct dict *d, int which, struct value *out)
 {
     int rc = value_list(r, d->n, out);
     for (size_t i = 0; i < d->n && !rc; i++) {
@@ -144,47 +127,7 @@ static int dict_items(struct rendering *r, const struct dict *d, int which, stru
     return rc;
 }
 
-/* ---- filters ------------------------------------------------------------------------------------------------------- */
-
-#define CALL(name)                                                                                                        \
-    static int name(struct rendering *r __attribute__((unused)), struct value on __attribute__((unused)),                 \
-                    const struct value *const *arg __attribute__((unused)), struct value *out __attribute__((unused)))
-
-/* as in transformers: characters are not escaped for HTML */
-CALL(filter_tojson)
-{
-    struct json_style style = {.ascii = arg[0] && value_true(*arg[0])};
-    size_t from = r->out.n;
-    int64_t indent;
-    int rc = integer(r, "tojson", arg[1], -1, &indent);
-    if (!rc && (indent < -1 || indent > 32))
-        rc = run_fail(r, "tojson takes an indent from 0 to 32");
-    style.indent = (int)indent;
-    if (!rc)
-        rc = value_to_json(r, on, &style, 0);
-    return rc ? rc : run_take(r, from, out);
-}
-
-CALL(filter_from_json)
-{
-    struct json_trouble why;
-    int rc;
-    if (on.type != V_STRING)
-        return run_fail(r, "from_json takes a string, not %s", value_kind(on));
-    if ((rc = run_steps(r, on.s.n)) || (rc = run_steps(r, json_values(on.s.s, on.s.n) * BYTES_OF_JSON)))
-        return rc;
-    json_t *json = json_load(on.s.s, on.s.n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &why);
-    if (json)
-        rc = value_from_json(r, json, out);
-    else if (why.no_memory)
-        rc = run_no_memory(r);
-    else
-        rc = run_fail(r, "from_json: line %d, column %d: %s", why.line, why.column, why.what);
-    json_decref(json);
-    return rc;
-}
-
-CALL(filter_string)
+int call_string(struct rendering *r, struct value on, const struct value *const *arg __attribute__((unused)), struct value *out)
 {
     size_t from = r->out.n;
     int rc;
@@ -193,158 +136,29 @@ CALL(filter_string)
     return (rc = value_print(r, on)) ? rc : run_take(r, from, out);
 }
 
-CALL(filter_length)
+/* The first letter becomes a capital if `first` is 1, and the others if `rest` is 1; else they become small. */
+static int in_case(struct rendering *r, const char *name, struct value on, int first, int rest, struct value *out)
 {
-    if (on.type != V_STRING && on.type != V_LIST && on.type != V_DICT && on.type != V_UNDEFINED)
-        return run_fail(r, "%s has no length", value_kind(on));
-    int rc = on.type == V_STRING ? run_steps(r, on.s.n) : VB_OK;
-    if (!rc)
-        *out = value_int((int64_t)(on.type == V_STRING ? text_length(on.s) : on.type == V_LIST ? on.list->n
-                                   : on.type == V_DICT ? on.dict->n : 0));
-    return rc;
-}
-
-CALL(filter_map)
-{
-    struct value list, one;
-    int rc = value_to_list(r, on, &list);
-    if (rc || arg[0]->type != V_STRING || memchr(arg[0]->s.s, '.', arg[0]->s.n))
-        return rc ? rc : run_fail(r, "map takes attribute='NAME' only");
-    rc = value_list(r, list.list->n, out);
-    for (size_t i = 0; !rc && i < list.list->n; i++)
-        if (!(rc = value_attribute(r, list.list->items[i], arg[0]->s, &one)))
-            rc = list_append(r, out->list, one);
-    return rc;
-}
-
-CALL(filter_trim)
-{
-    int rc = filter_string(r, on, arg, &on);
-    return rc ? rc : strip(r, "trim", on, arg[0], 1, 1, out);
-}
-
-CALL(filter_join)
-{
-    if (arg[0] && arg[0]->type != V_STRING)
-        return wrong_argument(r, "join", *arg[0], "a string");
-    return join(r, on, arg[0] ? arg[0]->s : TEXT(""), out);
-}
-
-static int end_of(struct rendering *r, struct value on, int last, struct value *out)
-{
-    struct value list;
-    int rc = value_to_list(r, on, &list);
-    if (!rc && list.list->n)
-        *out = list.list->items[last ? list.list->n - 1 : 0];
-    else
-        *out = (struct value){V_UNDEFINED, {.s = TEXT("an element of what is empty")}};
-    return rc;
-}
-CALL(filter_first) { return end_of(r, on, 0, out); }
-CALL(filter_last) { return end_of(r, on, 1, out); }
-
-CALL(filter_list)
-{
-    struct value list;
-    int rc = value_to_list(r, on, &list);
-    if (!rc)
-        rc = value_list(r, list.list->n, out);
-    for (size_t i = 0; !rc && i < list.list->n; i++)
-        rc = list_append(r, out->list, list.list->items[i]);
-    return rc;
-}
-
-CALL(filter_default)
-{
-    int use = on.type == V_UNDEFINED || (arg[1] && value_true(*arg[1]) && !value_true(on));
-    *out = !use ? on : arg[0] ? *arg[0] : value_string(TEXT(""));
-    return VB_OK;
-}
-
-CALL(filter_items)
-{
-    if (on.type == V_UNDEFINED)
-        return value_list(r, 0, out);
-    return on.type == V_DICT ? dict_items(r, on.dict, -1, out) : run_fail(r, "items takes a dict, not %s", value_kind(on));
-}
-
-/* The key by which Jinja2 sorts a string: in small letters. */
-static int in_small_letters(struct rendering *r, struct value *v)
-{
-    char *small = arena_get(&r->arena, v->s.n, 1);
-    if (!small)
+    char *text = arena_get(&r->arena, on.s.n, 1);
+    if (!text)
         return run_no_memory(r);
-    for (size_t i = 0; i < v->s.n; i++) {
-        if ((unsigned char)v->s.s[i] >= 0x80)
-            return run_fail(r, "sort takes ASCII strings only, unless case_sensitive");
-        small[i] = (char)(v->s.s[i] >= 'A' && v->s.s[i] <= 'Z' ? v->s.s[i] + 'a' - 'A' : v->s.s[i]);
+    for (size_t i = 0; i < on.s.n; i++) {
+        char c = on.s.s[i], small = (char)(c >= 'A' && c <= 'Z' ? c + 'a' - 'A' : c);
+        if ((unsigned char)c >= 0x80)
+            return run_fail(r, "%s takes strings in ASCII only", name);
+        text[i] = (char)((i ? rest : first) && small >= 'a' && small <= 'z' ? small - 'a' + 'A' : small);
     }
-    *v = value_string((struct template_text){small, v->s.n});
-    return run_steps(r, v->s.n);
+    *out = value_string((struct template_text){text, on.s.n});
+    return run_steps(r, on.s.n);
 }
 
-/* *out: whether a must stand before b. Equal keys need no order. */
-static int stands_before(struct rendering *r, struct value a, struct value b, int *out)
+#define UNUSED_ARGUMENTS const struct value *const *arg __attribute__((unused))
+int call_lower(struct rendering *r, struct value on, UNUSED_ARGUMENTS, struct value *out) { return in_case(r, "lower", on, 0, 0, out); }
+int call_upper(struct rendering *r, struct value on, UNUSED_ARGUMENTS, struct value *out) { return in_case(r, "upper", on, 1, 1, out); }
+int call_capitalize(struct rendering *r, struct value on, UNUSED_ARGUMENTS, struct value *out)
 {
-    struct value less;
-    int equal, rc = value_equal(r, a, b, &equal);
-    *out = 0;
-    if (rc || equal || (rc = value_binary(r, OP_LESS, a, b, &less)))
-        return rc;
-    *out = value_true(less);
-    return VB_OK;
+    return in_case(r, "capitalize", on, 1, 0, out);
 }
-
-/* Sorts by insertion, which keeps the order of equal keys, as Python's sorted does, also in reverse. */
-static int sort_by(struct rendering *r, struct template_list *keys, struct template_list *items, int reverse)
-{
-    for (size_t i = 1; i < items->n; i++)
-        for (size_t k = i; k; k--) {
-            struct value one = keys->items[k], before = keys->items[k - 1], item = items->items[k];
-            int moves, rc = reverse ? stands_before(r, before, one, &moves) : stands_before(r, one, before, &moves);
-            if (rc || (rc = run_steps(r, 0)))
-                return rc;
-            if (!moves)
-                break;
-            keys->items[k] = before, keys->items[k - 1] = one;
-            items->items[k] = items->items[k - 1], items->items[k - 1] = item;
-        }
-    return VB_OK;
-}
-
-CALL(filter_sort)
-{
-    struct value keys, one;
-    int rc = filter_list(r, on, arg, out), attribute = arg[2] && arg[2]->type != V_NONE;
-    if (!rc && attribute && (arg[2]->type != V_STRING || memchr(arg[2]->s.s, '.', arg[2]->s.n) || memchr(arg[2]->s.s, ',', arg[2]->s.n)))
-        rc = run_fail(r, "sort takes one attribute='NAME' only");
-    if (!rc)
-        rc = value_list(r, out->list->n, &keys);
-    for (size_t i = 0; !rc && i < out->list->n; i++) {
-        one = out->list->items[i];
-        if (attribute)
-            rc = value_attribute(r, one, arg[2]->s, &one);
-        if (!rc && one.type == V_STRING && !(arg[1] && value_true(*arg[1])))
-            rc = in_small_letters(r, &one);
-        if (!rc)
-            rc = list_append(r, keys.list, one);
-    }
-    return rc ? rc : sort_by(r, keys.list, out->list, arg[0] && value_true(*arg[0]));
-}
-
-static const struct callable filters[] = {
-    {"tojson", {"ensure_ascii", "indent"}, 0, filter_tojson, 0}, {"from_json", {NULL}, 0, filter_from_json, 0},
-    {"string", {NULL}, 0, filter_string, 0},      {"length", {NULL}, 0, filter_length, 0},
-    {"count", {NULL}, 0, filter_length, 0},       {"map", {"attribute"}, 1, filter_map, 0},
-    {"trim", {"chars"}, 0, filter_trim, 0},       {"join", {"d"}, 0, filter_join, 0},
-    {"first", {NULL}, 0, filter_first, 0},        {"last", {NULL}, 0, filter_last, 0},
-    {"list", {NULL}, 0, filter_list, 0},          {"replace", {"old", "new", "count"}, 2, replace, 0},
-    {"default", {"default_value", "boolean"}, 0, filter_default, 0},
-    {"d", {"default_value", "boolean"}, 0, filter_default, 0},
-    {"items", {NULL}, 0, filter_items, 0},
-    {"sort", {"reverse", "case_sensitive", "attribute"}, 0, filter_sort, 0},
-    {"safe", {NULL}, 0, filter_string, 0}, /* nothing is escaped for HTML */
-};
 
 /* ---- methods ------------------------------------------------------------------------------------------------------- */
 
@@ -367,7 +181,7 @@ CALL(method_split)
 {
     struct template_text rest = on.s;
     int64_t most;
-    int rc = integer(r, "split", arg[1], -1, &most);
+    int rc = call_integer(r, "split", arg[1], -1, &most);
     if (rc || (rc = value_list(r, 0, out)) || (rc = run_steps(r, on.s.n)))
         return rc;
     if (!arg[0] || arg[0]->type == V_NONE)
@@ -382,14 +196,14 @@ CALL(method_split)
     return rc ? rc : list_append(r, out->list, value_string(rest));
 }
 
-CALL(method_strip) { return strip(r, "strip", on, arg[0], 1, 1, out); }
-CALL(method_lstrip) { return strip(r, "lstrip", on, arg[0], 1, 0, out); }
-CALL(method_rstrip) { return strip(r, "rstrip", on, arg[0], 0, 1, out); }
+CALL(method_strip) { return call_strip(r, "strip", on, arg[0], 1, 1, out); }
+CALL(method_lstrip) { return call_strip(r, "lstrip", on, arg[0], 1, 0, out); }
+CALL(method_rstrip) { return call_strip(r, "rstrip", on, arg[0], 0, 1, out); }
 
 static int begins_or_ends(struct rendering *r, const char *name, struct template_text t, struct value with, int end, struct value *out)
 {
     if (with.type != V_STRING)
-        return wrong_argument(r, name, with, "a string");
+        return call_wrong(r, name, with, "a string");
     int fits = with.s.n <= t.n, rc = run_steps(r, fits ? with.s.n : 0);
     if (!rc)
         *out = value_bool(fits && !memcmp(end ? t.s + t.n - with.s.n : t.s, with.s.s, with.s.n));
@@ -405,7 +219,7 @@ CALL(method_join)
     for (size_t i = 0; !rc && i < list.list->n; i++)
         if (list.list->items[i].type != V_STRING)
             rc = run_fail(r, "join takes strings, not %s", value_kind(list.list->items[i]));
-    return rc ? rc : join(r, list, on.s, out);
+    return rc ? rc : call_join(r, list, on.s, out);
 }
 
 CALL(method_get)
@@ -415,9 +229,9 @@ CALL(method_get)
     return VB_OK;
 }
 
-CALL(method_items) { return dict_items(r, on.dict, -1, out); }
-CALL(method_keys) { return dict_items(r, on.dict, 0, out); }
-CALL(method_values) { return dict_items(r, on.dict, 1, out); }
+CALL(method_items) { return call_items(r, on.dict, -1, out); }
+CALL(method_keys) { return call_items(r, on.dict, 0, out); }
+CALL(method_values) { return call_items(r, on.dict, 1, out); }
 
 CALL(method_append)
 {
@@ -429,7 +243,7 @@ CALL(method_pop)
 {
     struct template_list *l = on.list;
     int64_t at;
-    int rc = integer(r, "pop", arg[0], -1, &at);
+    int rc = call_integer(r, "pop", arg[0], -1, &at);
     at += at < 0 ? (int64_t)l->n : 0;
     if (rc || at < 0 || at >= (int64_t)l->n)
         return rc ? rc : run_fail(r, "pop from a list that is too short");
@@ -444,9 +258,11 @@ static const struct callable methods[] = {
     {"split", {"sep", "maxsplit"}, 0, method_split, V_STRING}, {"strip", {"chars"}, 0, method_strip, V_STRING},
     {"lstrip", {"chars"}, 0, method_lstrip, V_STRING},         {"rstrip", {"chars"}, 0, method_rstrip, V_STRING},
     {"startswith", {"prefix"}, 1, method_startswith, V_STRING}, {"endswith", {"suffix"}, 1, method_endswith, V_STRING},
-    {"replace", {"old", "new", "count"}, 2, replace, V_STRING}, {"join", {"iterable"}, 1, method_join, V_STRING},
+    {"replace", {"old", "new", "count"}, 2, call_replace, V_STRING}, {"join", {"iterable"}, 1, method_join, V_STRING},
     {"get", {"key", "default"}, 1, method_get, V_DICT},        {"items", {NULL}, 0, method_items, V_DICT},
     {"keys", {NULL}, 0, method_keys, V_DICT},                  {"values", {NULL}, 0, method_values, V_DICT},
+    {"lower", {NULL}, 0, call_lower, V_STRING},                {"upper", {NULL}, 0, call_upper, V_STRING},
+    {"capitalize", {NULL}, 0, call_capitalize, V_STRING},
     {"append", {"object"}, 1, method_append, V_LIST},          {"pop", {"index"}, 0, method_pop, V_LIST},
 };
 
@@ -455,8 +271,8 @@ static const struct callable methods[] = {
 CALL(function_range)
 {
     int64_t from, to, step;
-    int rc = integer(r, "range", arg[0], 0, &from);
-    if (rc || (rc = integer(r, "range", arg[1], 0, &to)) || (rc = integer(r, "range", arg[2], 1, &step)))
+    int rc = call_integer(r, "range", arg[0], 0, &from);
+    if (rc || (rc = call_integer(r, "range", arg[1], 0, &to)) || (rc = call_integer(r, "range", arg[2], 1, &step)))
         return rc;
     if (!arg[1])
         to = from, from = 0;
@@ -473,7 +289,7 @@ CALL(function_range)
 CALL(function_raise)
 {
     struct value what;
-    int rc = filter_string(r, *arg[0], arg, &what);
+    int rc = call_string(r, *arg[0], arg, &what);
     return rc ? rc : run_fail(r, "the template says: %s", text_show(what.s).s);
 }
 
@@ -499,16 +315,34 @@ static int make_namespace(struct rendering *r, const struct arguments *args, str
 static const struct {
     const char *name;
     unsigned types; /* the test can be true only for values of these types */
+    int op;         /* the test has an argument, and compares it with the value */
 } tests[] = {
-    {"defined", ANYTHING & ~IS(V_UNDEFINED)}, {"undefined", IS(V_UNDEFINED)}, {"none", IS(V_NONE)}, {"string", IS(V_STRING)},
-    {"mapping", IS(V_DICT)}, {"iterable", IS(V_STRING) | IS(V_LIST) | IS(V_DICT) | IS(V_UNDEFINED)},
-    {"sequence", IS(V_STRING) | IS(V_LIST) | IS(V_DICT) | IS(V_UNDEFINED)}, {"boolean", IS(V_BOOL)}, {"integer", IS(V_INT)},
-    {"float", IS(V_FLOAT)}, {"number", IS(V_BOOL) | IS(V_INT) | IS(V_FLOAT)}, {"true", IS(V_BOOL)}, {"false", IS(V_BOOL)},
+    {"defined", ANYTHING & ~IS(V_UNDEFINED), 0}, {"undefined", IS(V_UNDEFINED), 0}, {"none", IS(V_NONE), 0}, {"string", IS(V_STRING), 0},
+    {"mapping", IS(V_DICT), 0}, {"iterable", IS(V_STRING) | IS(V_LIST) | IS(V_DICT) | IS(V_UNDEFINED), 0},
+    {"sequence", IS(V_STRING) | IS(V_LIST) | IS(V_DICT) | IS(V_UNDEFINED), 0}, {"boolean", IS(V_BOOL), 0}, {"integer", IS(V_INT), 0},
+    {"float", IS(V_FLOAT), 0}, {"number", IS(V_BOOL) | IS(V_INT) | IS(V_FLOAT), 0}, {"true", IS(V_BOOL), 0}, {"false", IS(V_BOOL), 0},
+    {"equalto", ANYTHING, OP_EQUAL}, {"eq", ANYTHING, OP_EQUAL}, {"==", ANYTHING, OP_EQUAL},
+    {"ne", ANYTHING, OP_DIFFERENT}, {"!=", ANYTHING, OP_DIFFERENT}, {"in", ANYTHING, OP_IN},
+    {"lt", ANYTHING, OP_LESS}, {"lessthan", ANYTHING, OP_LESS}, {"<", ANYTHING, OP_LESS},
+    {"le", ANYTHING, OP_LESS_EQUAL}, {"<=", ANYTHING, OP_LESS_EQUAL}, {"gt", ANYTHING, OP_MORE}, {"greaterthan", ANYTHING, OP_MORE},
+    {">", ANYTHING, OP_MORE}, {"ge", ANYTHING, OP_MORE_EQUAL}, {">=", ANYTHING, OP_MORE_EQUAL},
 };
 
-int test_call(struct rendering *r, int test, struct value on, int *yes)
+int test_takes(int test)
 {
-    (void)r;
+    return tests[test].op != 0;
+}
+
+int test_call(struct rendering *r, int test, struct value on, const struct value *with, int *yes)
+{
+    struct value result;
+    if (!with != !tests[test].op)
+        return run_fail(r, "the test %s has %s argument", tests[test].name, with ? "no" : "one");
+    if (with) {
+        int rc = value_binary(r, tests[test].op, on, *with, &result);
+        *yes = !rc && value_true(result);
+        return rc;
+    }
     *yes = (tests[test].types & IS(on.type)) != 0;
     if (!strcmp(tests[test].name, "true") || !strcmp(tests[test].name, "false"))
         *yes = *yes && on.i == !strcmp(tests[test].name, "true");
@@ -517,13 +351,6 @@ int test_call(struct rendering *r, int test, struct value on, int *yes)
 
 /* ---- by name, and by number ---------------------------------------------------------------------------------------- */
 
-#define FIND(table, wanted)                                            \
-    for (size_t i = 0; i < sizeof(table) / sizeof *(table); i++)       \
-        if (text_is(wanted, (table)[i].name))                          \
-            return (int)i;                                             \
-    return -1
-
-int filter_find(struct template_text name) { FIND(filters, name); }
 int test_find(struct template_text name) { FIND(tests, name); }
 int method_find(struct template_text name) { FIND(methods, name); }
 int function_find(struct template_text name) { FIND(functions, name); }
@@ -534,11 +361,6 @@ int method_of_dict(struct template_text name)
         const char *name;
     } all[] = {{"clear"}, {"copy"}, {"fromkeys"}, {"get"}, {"items"}, {"keys"}, {"pop"}, {"popitem"}, {"setdefault"}, {"update"}, {"values"}};
     FIND(all, name);
-}
-
-int filter_call(struct rendering *r, int filter, struct value on, const struct arguments *args, struct value *out)
-{
-    return call_with(r, &filters[filter], on, args, out);
 }
 
 int method_call(struct rendering *r, int method, struct value on, const struct arguments *args, struct value *out)

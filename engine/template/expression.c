@@ -214,6 +214,8 @@ static int parse_attribute(struct parser *p, struct node **n)
 {
     struct node *on = *n;
     int rc = parse_advance(p);
+    if (!rc && p->token.kind == T_INT) /* list.0 is list[0] */
+        return (rc = make(p, E_ITEM, on, n)) ? rc : parse_primary(p, &(*n)->b);
     if (rc || (rc = make(p, E_ATTRIBUTE, on, n)))
         return rc;
     (*n)->name = p->token.text;
@@ -263,10 +265,10 @@ static int is_argument(const struct parser *p)
            parse_at(p, T_OPERATOR, "[") || parse_at(p, T_OPERATOR, "{");
 }
 
-/* E_TEST: op on a; `is not` is E_NOT around it */
+/* E_TEST: op on a, with the argument b or NULL; `is not` is E_NOT around it */
 static int parse_test(struct parser *p, struct node **n)
 {
-    struct node *on = *n;
+    struct node *on = *n, *with = NULL;
     int rc = parse_advance(p), negated = !rc && parse_skip(p, T_NAME, "not", &rc), test = test_find(p->token.text);
     if (rc || !parse_at(p, T_NAME, NULL))
         return rc ? rc : parse_wanted(p, "a test's name");
@@ -277,8 +279,11 @@ static int parse_test(struct parser *p, struct node **n)
     (*n)->op = test;
     if ((rc = parse_advance(p)))
         return rc;
-    if (is_argument(p)) /* these tests have no argument, and no further test may follow */
-        return parse_wanted(p, "the end of the test");
+    if (is_argument(p) != test_takes(test)) /* no further test may follow */
+        return parse_wanted(p, test_takes(test) ? "the argument of the test" : "the end of the test");
+    if (test_takes(test) && ((rc = parse_primary(p, &with)) || (rc = parse_postfix(p, &with))))
+        return rc;
+    (*n)->b = with;
     return negated ? make(p, E_NOT, *n, n) : VB_OK;
 }
 

@@ -368,7 +368,10 @@ static int evaluate_kind(struct rendering *r, const struct node *n, struct value
     case E_ATTRIBUTE: return value_attribute(r, a, n->name, out);
     case E_ITEM: return (rc = evaluate(r, n->b, &b)) ? rc : item(r, a, b, out);
     case E_SLICE: return slice(r, n, a, out);
-    case E_TEST: return (rc = test_call(r, n->op, a, &yes)) ? rc : (*out = value_bool(yes), VB_OK);
+    case E_TEST:
+        if ((n->b && (rc = evaluate(r, n->b, &b))) || (rc = test_call(r, n->op, a, n->b ? &b : NULL, &yes)))
+            return rc;
+        return *out = value_bool(yes), VB_OK;
     case E_NOT: return *out = value_bool(!value_true(a)), VB_OK;
     case E_AND: return value_true(a) ? evaluate(r, n->b, out) : (*out = a, VB_OK);
     case E_OR: return value_true(a) ? (*out = a, VB_OK) : evaluate(r, n->b, out);

@@ -4,8 +4,8 @@
  *
  *   text -> tokens (lex.c) -> nodes of a syntax tree (parse.c, expression.c) -> output (render.c)
  *
- * value.c implements values and their operators, json.c converts values from and to JSON, call.c has the filters, tests,
- * methods and functions, and text.c handles characters. Nodes are allocated in an arena of the template, and values in an
+ * value.c implements values and their operators, json.c converts values from and to JSON, filters.c has the filters, call.c the
+ * tests, methods and functions, and text.c handles characters. Nodes are allocated in an arena of the template, and values in an
  * arena of the rendering. An arena is freed only as a whole. */
 #ifndef VB_TEMPLATE_INTERNAL_H
 #define VB_TEMPLATE_INTERNAL_H
@@ -241,14 +241,15 @@ struct json_style {
 int value_to_json(struct rendering *r, struct value v, const struct json_style *style, int level);
 int value_put_float(struct rendering *r, double f);
 
-/* ---- call.c: each _find function returns an index into a table of names, or -1 ----------------------------- */
+/* ---- call.c, filters.c: each _find function returns an index into a table of names, or -1 ----------------------------- */
 int filter_find(struct template_text name);
 int test_find(struct template_text name);
 int method_find(struct template_text name);
 int method_of_dict(struct template_text name); /* >= 0: Python's dict has such a method, so d.NAME never means a key */
 int function_find(struct template_text name);
 int filter_call(struct rendering *r, int filter, struct value on, const struct arguments *args, struct value *out);
-int test_call(struct rendering *r, int test, struct value on, int *yes);
+int test_takes(int test); /* 1: the test has an argument */
+int test_call(struct rendering *r, int test, struct value on, const struct value *with, int *yes); /* `with`: its argument, or NULL */
 int method_call(struct rendering *r, int method, struct value on, const struct arguments *args, struct value *out);
 int function_call(struct rendering *r, int function, const struct arguments *args, struct value *out);
 /* Reads the attribute `name` of a value (defined in render.c). If there is no such attribute, *out becomes Jinja2's

@@ -107,6 +107,27 @@ SHORT = SIGNS + """
 {% set ns = namespace(t='') %}{% for i in [1, 2] %}{% set ns.t %}{{ ns.t }}<{{ i }}>{% endset %}{% endfor %}{{ ns.t }}{% macro m(x) %}{% set y %}({{ x }}){% endset %}{{ y }}{{ y }}{% endmacro %}{{ m('q') }}{% set a %}{{ m(1) }}{% endset %}{{ a | length }}
 {{ [3, 1, 2.5, 1] | sort }} {{ [3, 1, 2] | sort(true) }} {{ ['b', 'A', 'a', 'B', 'c'] | sort }} {{ ['b', 'A', 'a'] | sort(case_sensitive=true) }} {{ 'cab' | sort }} {{ [] | sort }} {{ y | sort }}
 {{ [{'t': 'text', 'n': 1}, {'t': 'image', 'n': 2}, {'t': 'Image', 'n': 3}, {'t': 'text', 'n': 4}] | sort(attribute='t') | map(attribute='n') | list }} {{ [{'t': 1, 'n': 1}, {'t': 2, 'n': 2}, {'t': 1, 'n': 3}] | sort(attribute='t', reverse=true) | map(attribute='n') | list }} {{ [{}, {}] | sort(attribute='t') | length }}
+{% set l = [{'r': 'user', 'n': 3}, {'r': 'tool', 'n': 1}, {'r': 'user', 'n': 2}, {'n': none}] %}{{ l | selectattr('r', 'equalto', 'user') | map(attribute='n') | list }}{{ l | rejectattr('r', '==', 'user') | list | length }}{{ l | selectattr('r') | list | length }}{{ l | rejectattr('r') | list }}{{ l | selectattr('r', 'in', ['tool', 'x']) | first }}{{ l | selectattr('r', 'defined') | rejectattr('n', 'gt', 1) | list }}{{ l | selectattr('n', 'none') | list | length }}{{ l | selectattr('r', 'undefined') | list | length }}
+{{ [1, 0, 'a', '', none] | select | list }}{{ [1, 0, 'a'] | reject | list }}{{ [1, 2, 3, 4] | select('ge', 3) | list }}{{ ['brave', 'code_interpreter'] | reject('equalto', 'code_interpreter') | join(', ') }}{{ [1, 'a', none] | select('string') | list }}{{ 'abc' | reject('eq', 'b') | list }}{{ {'a': 1, 'b': 2} | select('ne', 'a') | list }}{{ [] | select('lt', 1) | list }}{{ x | select | list }}{{ none | selectattr('a', 'eq', 1) | list }}{{ none | map(attribute='a') | list }}
+{{ 1 is eq 1 }}{{ 1 is not equalto 2 }}{{ 'a' is in ['a', 'b'] }}{{ 'a' is not in 'xyz' }}{{ 2 is gt 1 and 1 is lt(2) }}{{ 3 is ge 3 }}{{ 3 is le 2 }}{{ y.n is eq y['n'] }}{{ 'b' is ne 'a' ~ 'b' }}{{ 1 if y.k is eq 'v' else 2 }}{{ 'x' is greaterthan 'a' }}
+{{ 'Low MAX' | capitalize }} {{ 'low' | upper }} {{ 'HIGH-9_z' | lower }} {{ 'aB'.upper() }}{{ 'aB'.lower() }}{{ 'aB cD'.capitalize() }}{{ '' | capitalize }} {{ true | lower }} {{ 12 | upper }} {{ none | capitalize }}
+{{ '12' | int }} {{ ' -7 ' | int }} {{ '3.9' | int }} {{ 'x' | int }} {{ 'x' | int(5) }} {{ none | int }} {{ 2.9 | int }} {{ -2.9 | int }} {{ true | int }} {{ '' | int(default=-1) }} {{ '1e3' | int }} {{ [] | int }} {{ '0x10' | int }} {{ '+4' | int + 1 }} {{ '.' | int }} {{ '1e999' | int }} {{ '12a' | int }}
+{{ [3, 1, 2] | min }}{{ [3, 1, 2] | max }}{{ ['b', 'A', 'c'] | min }}{{ ['b', 'A', 'a'] | min(case_sensitive=true) }}{{ [] | min }}|{{ l | d([{'n': 2, 'k': 1}, {'n': 1, 'k': 2}, {'n': 1, 'k': 3}]) | min(attribute='n') }}{{ [{'n': 1, 'k': 1}, {'n': 2, 'k': 2}, {'n': 2, 'k': 3}] | max(attribute='n') }}{{ 'hello' | max }}
+{% for k, v in {'b': 1, 'A': 3, 'c': 2} | dictsort %}{{ k }}={{ v }};{% endfor %}{% for k, v in {'b': 1, 'A': 3} | dictsort(true) %}{{ k }}{% endfor %}{% for k, v in {'b': 1, 'a': 3, 'c': 2} | dictsort(by='value') %}{{ k }}{% endfor %}{% for k, v in {'b': 1, 'a': 1, 'c': 2} | dictsort(false, 'value', true) %}{{ k }}{% endfor %}{% for k, v in {'z': 1, 'y': [2]} | dictsort %}{{ k }}={{ v }};{% endfor %}{{ {} | dictsort }}
+{% set e = x if x is defined and x in ['low'] else 'max' %}{{ e | capitalize }}{% macro a(m) %}{% if b(m) %}{{ b(m) ~ e }}{% endif %}{% endmacro %}{% macro b(m) -%} {% for i in range(m, 9 + 1) %}{% if i == 4 %}{% break %}{% endif %}{{ i }}{% endfor %} {%- endmacro %}{{ a(2) }}{{ a(4) }}{% set tool = {'f': {'n': 1}} %}{% for t in [tool] %}{% if 'f' in t %}{% set t = t['f'] %}{% endif %}{{ t.n }}{% endfor %}
+{% set m = [{'c': [{'t': 'x'}]}, {'c': 'no'}] %}{{ m.0.c.0.t }}{{ m.1.c }}{{ m.0.c.0.u is defined }}{{ m[0].c.0 }}{{ 'abc'.1 }}
+{{ [1] | selectattr | list }}
+{{ [1] | select('nothing') | list }}
+{{ [1, 'a'] | select('gt', 0) | list }}
+{{ [1] | select('gt') | list }}
+{{ [1] | select('string', 1) | list }}
+{{ x | int }}
+{{ 5 | dictsort }}
+{{ {'a': 1} | dictsort(by='x') }}
+{{ 1 is eq }}
+{{ 1 is eq 1 is eq 1 }}
+{{ [1, 'a'] | max }}
+{{ [1] | selectattr(attribute='a') | list }}
 {{ '<a>' | safe }} {{ 5 | safe }} {{ 'x' + ({'a': '<'} | tojson | safe) }}
 {% if 0 %}a{% elif '' %}b{% elif x %}c{% elif 1 %}d{% else %}e{% endif %}{% if x is not defined and not x %}f{% endif %}
 {{ -y.n | string ~ 'x' }} {{ -(1 + 2) }} {{ +3 }} {{ - -3 }} {{ not not 1 }} {{ 'a' + 'b' | length | string }} {{ 2 - 1 is number }}
