@@ -354,6 +354,17 @@ int checkpoint_open(struct checkpoint **out, const char *dir, const vb_allocator
     return checkpoint_finish(out, c, rc, err);
 }
 
+int checkpoint_is_there(const char *dir)
+{
+    int found = gguf_is_path(dir);
+    for (size_t i = 0; !found && i < 2 * sizeof file_names / sizeof *file_names; i++) {
+        char *path = vb_path(NULL, dir, i % 2 ? file_names[i / 2].index : file_names[i / 2].single);
+        found = path && vb_file_exists(path);
+        vb_free(NULL, path);
+    }
+    return found;
+}
+
 static int begins_as_gguf(const void *begin, size_t size) { return size >= 4 && !memcmp(begin, "GGUF", 4); }
 
 static int is_safetensors(const char *path)

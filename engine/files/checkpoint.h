@@ -53,6 +53,9 @@ struct checkpoint;
  * If another program shortens a mapped file, the next read of the missing part raises SIGBUS and ends the process. */
 int checkpoint_open(struct checkpoint **out, const char *dir, const vb_allocator *a, vb_error *err);
 
+/* Returns whether `dir` has one of the files that checkpoint_open opens. */
+int checkpoint_is_there(const char *dir);
+
 /* Does what checkpoint_open does, but also opens a single safetensors file: if `dir` is a file that does not begin with
  * "GGUF", it is read as safetensors. */
 int checkpoint_open_tensors(struct checkpoint **out, const char *dir, const vb_allocator *a, vb_error *err);

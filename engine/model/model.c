@@ -176,14 +176,14 @@ static int bind_exact(struct binder *b, struct weight_view *w, const char *part,
     int rc = bind_matrix(b, w, &t, part, rows, cols), rounded = to_bf16 && w->type != WEIGHT_BF16;
     if (rc)
         return rc;
-    if (!w->data || (!rounded && !weight_is_quantised(w->type)))
+    if ((!w->data && !b->o->shapes_only) || (!rounded && !weight_is_quantised(w->type)))
         return VB_OK;
-    float *copy = model_alloc(b, w->rows * w->cols, sizeof *copy);
-    if (!copy)
+    float *copy = b->o->shapes_only ? NULL : model_alloc(b, w->rows * w->cols, sizeof *copy);
+    if (!copy && !b->o->shapes_only)
         return VB_NO_MEMORY;
-    for (size_t i = 0; i < w->rows; i++)
+    for (size_t i = 0; copy && i < w->rows; i++)
         decode_weights(copy + i * w->cols, w, i, 0, w->cols);
-    if (rounded)
+    if (rounded && copy)
         op_round_bf16(copy, copy, w->rows * w->cols);
     checkpoint_set_copied(b->m->checkpoint, t);
     b->m->widened_bytes += w->rows * w->cols * sizeof *copy;
@@ -435,8 +435,8 @@ static int bind_all(struct binder *b)
     return rc;
 }
 
-static int bind(struct model **out, const struct config *config, struct checkpoint *checkpoint, const struct model_options *o,
-                const vb_allocator *a, vb_error *err)
+int model_bind_under(struct model **out, const struct config *config, struct checkpoint *checkpoint, const struct model_options *o,
+                     const vb_allocator *a, vb_error *err)
 {
     struct model *m = vb_alloc(a, 1, sizeof *m);
     if (!m) {
@@ -461,7 +461,19 @@ static int bind(struct model **out, const struct config *config, struct checkpoi
 int model_bind(struct model **out, const struct config *config, struct checkpoint *checkpoint, const vb_allocator *a,
                vb_error *err)
 {
-    return bind(out, config, checkpoint, &(struct model_options){0}, a, err);
+    return model_bind_under(out, config, checkpoint, &(struct model_options){0}, a, err);
+}
+
+int model_set_options(struct config *c, const char *dir, const struct model_options *o, vb_error *err)
+{
+    if (o->conventions)
+        config_follow(c, o->conventions);
+    c->precision = o->precision;
+    c->cache_type = o->cache_type;
+    if (!cache_type_fits(c, o->cache_type))
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s: kv_lora_rank is %d, cache type %s wants a multiple of 32", dir, c->kv_lora_rank,
+                       cache_type_name(o->cache_type));
+    return VB_OK;
 }
 
 int model_open_under(struct model **out, const char *dir, const struct model_options *o, const vb_allocator *a, vb_error *err)
@@ -469,16 +481,9 @@ int model_open_under(struct model **out, const char *dir, const struct model_opt
     struct config config;
     struct checkpoint *checkpoint;
     int rc = config_read(&config, dir, a, err);
-    if (!rc && o->conventions)
-        config_follow(&config, o->conventions);
-    config.precision = o->precision;
-    config.cache_type = o->cache_type;
-    if (!rc && !cache_type_fits(&config, o->cache_type))
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s: kv_lora_rank is %d, cache type %s wants a multiple of 32", dir, config.kv_lora_rank,
-                       cache_type_name(o->cache_type));
-    if (!rc)
+    if (!rc && !(rc = model_set_options(&config, dir, o, err)))
         rc = checkpoint_open(&checkpoint, dir, a, err);
-    return rc ? rc : bind(out, &config, checkpoint, o, a, err);
+    return rc ? rc : model_bind_under(out, &config, checkpoint, o, a, err);
 }
 
 int model_open(struct model **out, const char *dir, const vb_allocator *a, vb_error *err)

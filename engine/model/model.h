@@ -131,12 +131,26 @@ struct model_options {
     enum cache_type cache_type;
     int from_file;
     const char *repack_cache;              /* a directory for files of copies (copy_cache.c); NULL: copies are not kept */
+    int shapes_only;                       /* 1: matrices get the types and shapes that they have in this precision, but no copies
+                                              are made. No pass can be computed with such a model */
     int threads;                           /* threads that make the copies; 0: as many as the affinity mask allows */
     void (*progress)(void *context, size_t done, size_t total); /* `done`: the number of bytes that were copied so far; may be NULL */
     void *progress_context;
 };
 int model_open_under(struct model **out, const char *dir, const struct model_options *o, const vb_allocator *a, vb_error *err);
 void model_close(struct model *m);
+
+/* Opens a model for its shapes alone, with the option shapes_only (shapes.c). `path` is a model, or a config.json under any name, or a
+ * directory that has a config.json and no weights. Then *from_config becomes 1, and model_list_shapes makes the tensors. `type` is for
+ * such a model only, and else NULL. */
+int model_open_shapes(struct model **out, const char *path, const char *type, const struct model_options *o, int *from_config,
+                      const vb_allocator *a, vb_error *err);
+/* Makes a checkpoint without weights that has all tensors of a model with this configuration, as such models are published.
+ * `type` is the type of linear layers: "f32", "bf16", "fp8" (blocks of 128 x 128, unless config.json says otherwise), "q8_0" or "q4_0".
+ * NULL is the type that quantization_config says, else BF16. With INT4, only routed experts are INT4. With FP8, output
+ * heads and eh_proj are BF16. Other tensors are BF16, and the router's bias is F32. Changes the fields fp8 and int4 of *c if `type`
+ * requires it. Each MTP module has its own embedding and output head. */
+int model_list_shapes(struct checkpoint **out, struct config *c, const char *type, const vb_allocator *a, vb_error *err);
 
 /* Returns the layout of the cache rows of all main layers, or of an MTP module, which has a cache of its own. */
 struct kv_layout model_cache_layout(const struct config *c);

@@ -71,13 +71,25 @@ static int plan(struct binder *b, const struct model_copy *copy)
     return VB_OK;
 }
 
+/* Returns whether there is nothing to copy: the checkpoint has no weights (checkpoint_from_list), and not even the types of copies
+ * are wanted. */
+static int has_no_copy(const struct binder *b, const struct weight_view *w) { return !w->data && !b->o->shapes_only; }
+
+/* weight_rows, but a view without data keeps having none. */
+static struct weight_view rows_from(const struct weight_view *w, size_t first)
+{
+    struct weight_view part = *w;
+    part.rows = w->rows - first;
+    return w->data ? weight_rows(w, first, w->rows - first) : part;
+}
+
 /* Plans a copy of all rows of *w. If `also` is not NULL, *also is the part of *w that begins at row also_row. */
 static int plan_whole(struct binder *b, struct weight_view *w, const struct tensor *t, struct weight_view *also, size_t also_row)
 {
     enum weight_type type = wanted_of(b, w);
     struct model_copy copy = {.result = result_of(b, type, w, w->rows, w->cols), .to = w, .also = also, .also_row = also_row,
                               .tensor = t, .head_rows = w->rows};
-    if (!w->data) /* the checkpoint has no weights (checkpoint_from_list) */
+    if (has_no_copy(b, w))
         return VB_OK;
     w->rounded = weight_is_packed(type) && b->c->precision == PRECISION_BF16;
     if (type == WEIGHT_BF16 && b->c->precision == PRECISION_BF16) {
@@ -85,7 +97,7 @@ static int plan_whole(struct binder *b, struct weight_view *w, const struct tens
         copy.result.magnitudes = w->magnitudes;
     }
     if (also)
-        *also = weight_rows(w, also_row, w->rows - also_row);
+        *also = rows_from(w, also_row);
     copy.from = *w;
     return type == w->type && !copy.result.panels ? VB_OK : plan(b, &copy);
 }
@@ -147,7 +159,7 @@ static int plan_values(struct binder *b, struct mla *a, const struct weight_view
 int model_plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
 {
     size_t before = b->m->num_copies;
-    if (!a->w_uk.data)
+    if (has_no_copy(b, &a->w_uk))
         return VB_OK;
     int rc = quantises(b) ? plan_keys(b, a, t) : plan_whole(b, &a->w_uk, t, NULL, 0);
     return end_tensor(b, t, before, 1, rc);
@@ -157,11 +169,11 @@ int model_plan_kv_b(struct binder *b, struct mla *a, const struct tensor *t)
 {
     struct weight_view kv_b = a->w_uk;
     size_t n = b->c->dims.n, before = b->m->num_copies;
-    if (!kv_b.data)
+    if (has_no_copy(b, &kv_b))
         return VB_OK;
     if (!weight_is_quantised(kv_b.type) && !quantises(b))
         return end_tensor(b, t, before, 1, plan_whole(b, &a->w_uk, t, &a->w_uv, n));
-    a->w_uv = weight_rows(&kv_b, n, kv_b.rows - n);
+    a->w_uv = rows_from(&kv_b, n);
     int rc = plan_keys(b, a, t);
     if (!rc)
         rc = plan_values(b, a, &kv_b, t);
@@ -452,7 +464,7 @@ static void use(struct model_copy *c, const unsigned char *data)
     c->result.data = data;
     *c->to = c->result;
     if (c->also)
-        *c->also = weight_rows(&c->result, c->also_row, c->result.rows - c->also_row);
+        *c->also = rows_from(&c->result, c->also_row);
 }
 
 /* Decides where each copy lies, and which tasks make it. Returns the number of tasks. */
@@ -516,7 +528,11 @@ int model_make_copies(struct binder *b)
     struct making m = {.b = b, .cx.threads = b->o->threads ? b->o->threads : vb_processors(), .bad = SIZE_MAX};
     double start = monotonic_seconds(), cost = 0.0;
     int rc;
-    if (!model->num_copies)
+    for (size_t i = 0; b->o->shapes_only && i < model->num_copies; i++) {
+        use(&model->copies[i], NULL);
+        count_bytes(model, &model->copies[i]);
+    }
+    if (!model->num_copies || b->o->shapes_only)
         return VB_OK;
     size_t tasks = lay_out(&m, &cost);
     model->copied = b->o->repack_cache ? copy_cache_map(b) : NULL;

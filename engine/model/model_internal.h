@@ -63,8 +63,15 @@ int model_plan_tied_head(struct binder *b, struct weight_view *head, struct weig
  * c], if copies are needed. Before the call, *a has the views and strides of the stored matrices. */
 int model_plan_kv_b(struct binder *b, struct mla *a, const struct tensor *t);
 int model_plan_keys(struct binder *b, struct mla *a, const struct tensor *t);
-/* Computes all planned copies, or maps the file that keeps them. */
+/* Computes all planned copies, or maps the file that keeps them. With the option shapes_only, the views get the types and shapes
+ * of the copies, and no data. */
 int model_make_copies(struct binder *b);
+
+/* Stores precision, cache type and conventions in *c, the configuration of `dir`, and checks that the cache can have this type. */
+int model_set_options(struct config *c, const char *dir, const struct model_options *o, vb_error *err);
+/* model_bind with options. */
+int model_bind_under(struct model **out, const struct config *config, struct checkpoint *checkpoint, const struct model_options *o,
+                     const vb_allocator *a, vb_error *err);
 
 /* copy_cache_map looks for the file with the copies that have been planned and laid out. It returns the mapped block of
  * copies, or NULL if there is no usable file. Then, if m->cache is CACHE_WANTED, copy_cache_write writes the copies

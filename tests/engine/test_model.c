@@ -408,6 +408,22 @@ static double seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
+/* The tensors that follow from config.json alone are those of the published list. */
+static void check_shapes(struct config *config, const struct checkpoint *listed)
+{
+    struct checkpoint *made;
+    vb_error err;
+    if (model_list_shapes(&made, config, NULL, NULL, &err))
+        fail_msg("%s", err.message);
+    assert_int_equal(checkpoint_count(made), checkpoint_count(listed));
+    for (size_t i = 0; i < checkpoint_count(listed); i++) {
+        const struct tensor *a = checkpoint_at(made, i), *b = checkpoint_at(listed, i);
+        if (strcmp(a->name, b->name) || strcmp(a->dtype_name, b->dtype_name) || a->ndim != b->ndim || memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape))
+            fail_msg("%s %s was made, wanted %s %s", a->name, a->dtype_name, b->name, b->dtype_name);
+    }
+    checkpoint_close(made);
+}
+
 static void check_r1(const char *list_path, const char *config_path)
 {
     char *text;
@@ -434,6 +450,7 @@ static void check_r1(const char *list_path, const char *config_path)
                   1e3 * (seconds() - listed));
     for (size_t i = 0; i < count; i++)
         assert_int_equal(checkpoint_at(m->checkpoint, i)->taken, 1);
+    check_shapes(&config, m->checkpoint);
     assert_int_equal(m->num_mtp, 1);
     check_parameters(m);
 
