@@ -3,10 +3,8 @@
 #include <string.h>
 
 #include "engine/draft/vocab.h"
-#include "ops/weights.h"
+#include "engine/pass/reads.h"
 #include "tools/bench/bench.h"
-
-static double bytes_of(const struct weight_view *w) { return (double)weight_bytes(w); }
 
 static double numbers_of(const struct weight_view *w) { return (double)w->rows * (double)w->cols; }
 
@@ -42,101 +40,81 @@ struct bench_work bench_sum(const struct bench_parts *parts)
  * and one addition per row. */
 static void add_in(struct bench_work *work, const struct weight_view *w, double rows, enum bench_loop loop)
 {
-    work->bytes += bytes_of(w);
+    work->bytes += read_bytes(w, w->rows);
     add_operations(work, loop, 2 * numbers_of(w) * rows);
 }
 
 static void add(struct bench_parts *work, enum pass_part part, const struct config *c, const struct weight_view *w, double rows)
 {
-    int bf16 = c->precision == PRECISION_BF16 && part != PART_ROUTER; /* the router's input is never rounded */
-    add_in(&work->part[part], w, rows, bench_loop_of(w->type, bf16));
+    add_in(&work->part[part], w, rows, bench_loop_of(w->type, c->precision == PRECISION_BF16));
 }
 
-static void add_mlp(struct bench_parts *work, enum pass_part part, const struct config *c, const struct mlp *m, double rows)
+/* The work of a layer: `rows` rows, each of which attends to `depth` tokens and all of which chose `experts` different experts.
+ * `expanded`: for how many cache rows keys and values are computed; 0 if attention has the absorbed form. */
+struct layer_work {
+    const struct config *c;
+    const struct mla *mla;
+    double rows, depth, expanded, experts;
+    struct bench_parts *to;
+};
+
+/* A routed expert reads its matrices once, and multiplies the rows that chose it. */
+static void add_experts(const struct layer_work *l, const struct read *r)
 {
-    add(work, part, c, &m->gate_proj, rows);
-    add(work, part, c, &m->up_proj, rows);
-    add(work, part, c, &m->down_proj, rows);
+    struct bench_work each = {0};
+    add_in(&each, &r->w, l->rows * l->c->num_experts_per_tok, bench_loop_of(r->w.type, l->c->precision == PRECISION_BF16));
+    each.bytes *= l->experts;
+    add_work(&l->to->part[PART_EXPERTS], &each);
 }
 
-/* Adds the work of attention. W_uk (for the queries) and W_uv (for the outputs of the heads) are read once. Then each
- * row attends to `depth` rows of the cache: a score needs c + r numbers of a cache row, and the weighted sum needs c.
- * The cache rows are read as well. If `expanded` is not 0, attention has the expanded form: W_uk and W_uv multiply
- * `expanded` cache rows, a score needs n + r numbers of a key, and the weighted sum needs v numbers of a value. */
-static void add_heads(struct bench_parts *parts, const struct config *c, const struct mla *a, double rows, double depth, double expanded)
+/* Keys of the expanded form are computed with fma. Queries and scores of an indexer are computed if there are tokens to choose from. */
+static void add_read(void *context, const struct read *r)
 {
-    double H = c->num_attention_heads, latent = c->kv_lora_rank, rope = c->qk_rope_head_dim;
-    double nope = c->qk_nope_head_dim, value = c->v_head_dim;
-    /* if both are views of kv_b_proj, `rows` also counts the rows of the other one */
-    struct weight_view w_uk = a->w_uk, w_uv = a->w_uv;
-    struct bench_work *work = &parts->part[PART_ATTENTION];
-    w_uk.rows = c->dims.H * (a->uk_transposed ? c->dims.c : c->dims.n);
-    w_uv.rows = c->dims.H * c->dims.v;
-    /* q_abs is computed with fma in every precision, but with integers if W_uk is quantised; keys always with fma */
-    add_in(work, &w_uk, expanded > 0 ? expanded : rows, bench_loop_of(expanded > 0 ? WEIGHT_F32 : w_uk.type, 0));
-    add(parts, PART_ATTENTION, c, &w_uv, expanded > 0 ? expanded : rows);
-    add_operations(work, LOOP_FMA, 2 * rows * depth * H * (expanded > 0 ? nope + rope + value : 2 * latent + rope));
-    struct kv_layout layout = model_cache_layout(c);
-    work->bytes += depth * 4 * (double)kv_row_words(&layout);
+    const struct layer_work *l = context;
+    int expands = r->part == PART_ATTENTION && l->expanded > 0;
+    enum weight_type type = expands && r->exact ? WEIGHT_F32 : r->w.type;
+    if (r->routed)
+        add_experts(l, r);
+    else if (r->part != PART_INDEXER || reads_chosen(l->c, l->mla, l->depth))
+        add_in(&l->to->part[r->part], &r->w, expands ? l->expanded : l->rows, bench_loop_of(type, l->c->precision == PRECISION_BF16 && !r->exact));
 }
 
-/* Adds the work of an indexer. Queries and scores are computed if there are tokens to choose from; each token's key is read. */
-static void add_indexer(struct bench_parts *parts, const struct config *c, const struct mla *a, double rows, double depth)
+/* Adds what attention does with `tokens` cached tokens. In the absorbed form, a score needs c + r numbers of a cache row, and the
+ * weighted sum needs c. In the expanded form, they need n + r numbers of a key and v numbers of a value. */
+static void add_tokens(const struct layer_work *l, double tokens)
 {
-    struct bench_work *work = &parts->part[PART_INDEXER];
-    add(parts, PART_Q_A, c, &a->indexer.wk, rows);
-    if (depth <= c->index_topk)
+    const struct config *c = l->c;
+    double latent = c->kv_lora_rank, rope = c->qk_rope_head_dim, nope = c->qk_nope_head_dim, value = c->v_head_dim;
+    struct bench_work *work = &l->to->part[PART_ATTENTION];
+    add_operations(work, LOOP_FMA, 2 * l->rows * tokens * c->num_attention_heads * (l->expanded > 0 ? nope + rope + value : 2 * latent + rope));
+    work->bytes += read_latents(c, tokens);
+}
+
+static void add_choice(const struct layer_work *l)
+{
+    struct bench_work *work = &l->to->part[PART_INDEXER];
+    if (!l->mla->has_indexer || !reads_chosen(l->c, l->mla, l->depth))
         return;
-    add(parts, PART_INDEXER, c, &a->indexer.wq_b, rows);
-    add_in(work, &a->indexer.weights_proj, rows, bench_loop_of(a->indexer.weights_proj.type, 0));
-    add_operations(work, LOOP_FMA, 2 * rows * depth * c->index_n_heads * c->index_head_dim);
-    work->bytes += depth * (double)model_cache_layout(c).index_row;
+    add_operations(work, LOOP_FMA, 2 * l->rows * l->depth * l->c->index_n_heads * l->c->index_head_dim);
+    work->bytes += read_keys(l->c, l->depth);
 }
 
-static void add_attention(struct bench_parts *work, const struct config *c, const struct mla *a, double rows, double depth, double expanded)
-{
-    if (c->q_lora_rank) {
-        add(work, PART_Q_A, c, &a->q_a_proj, rows);
-        add(work, PART_Q_B, c, &a->q_b_proj, rows);
-    } else {
-        add(work, PART_Q_A, c, &a->q_proj, rows);
-    }
-    add(work, PART_Q_A, c, &a->kv_a_proj_with_mqa, rows);
-    if (a->has_indexer)
-        add_indexer(work, c, a, rows, depth);
-    add_heads(work, c, a, rows, c->index_topk && depth > c->index_topk ? c->index_topk : depth, expanded);
-    add(work, PART_O, c, &a->o_proj, rows);
-}
-
-/* experts: the number of different experts that the rows chose */
-static void add_experts(struct bench_parts *work, const struct config *c, const struct moe *moe, double rows, double experts)
-{
-    struct bench_parts one = {0};
-    struct bench_work *each = &one.part[PART_EXPERTS];
-    add_mlp(&one, PART_EXPERTS, c, &moe->experts[0], rows * c->num_experts_per_tok);
-    each->bytes *= experts;
-    add_work(&work->part[PART_EXPERTS], each);
-    if (c->n_shared_experts)
-        add_mlp(work, PART_EXPERTS, c, &moe->shared_experts, rows);
-}
-
-static void add_layer(struct bench_parts *work, const struct config *c, const struct layer *l, double rows, double depth,
+static void add_layer(struct bench_parts *work, const struct config *c, const struct layer *layer, double rows, double depth,
                       double expanded, double experts)
 {
-    add_attention(work, c, &l->self_attn, rows, depth, expanded);
-    if (!l->is_moe) {
-        add_mlp(work, PART_DENSE, c, &l->mlp, rows);
-        return;
-    }
-    add(work, PART_ROUTER, c, &l->moe.gate, rows);
-    add_experts(work, c, &l->moe, rows, experts);
+    struct layer_work l = {c, &layer->self_attn, rows, depth, expanded, experts, work};
+    reads_of_layer(c, layer, add_read, &l);
+    add_tokens(&l, reads_chosen(c, l.mla, depth) ? c->index_topk : depth);
+    add_choice(&l);
 }
 
 struct bench_work bench_attention_work(const struct model *m, const struct mla *a, double rows, double depth)
 {
     struct bench_parts work = {0};
     /* the queries are the last tokens; each attends to the tokens up to itself */
-    add_heads(&work, &m->config, a, rows, depth - (rows - 1) / 2, 0);
+    struct layer_work l = {&m->config, a, rows, depth - (rows - 1) / 2, 0, 0, &work};
+    reads_of_heads(&m->config, a, add_read, &l);
+    add_tokens(&l, l.depth);
     return bench_sum(&work);
 }
 
