@@ -178,9 +178,10 @@ int model_bind(struct model **out, const struct config *config, struct checkpoin
 int64_t model_parameters(const struct model *m);
 int64_t model_active_parameters(const struct model *m);
 
-/* Returns whether module k stores its own embed_tokens (head = 0) or shared_head.head (head = 1), and whether this
- * matrix has the same bytes as the main model's matrix. If the model has no weights, shape and dtype are compared
+/* model_mtp_stores returns whether module k stores its own embed_tokens (head = 0) or shared_head.head (head = 1).
+ * model_mtp_copy also returns whether this matrix has the same bytes as the main model's matrix. If the model has no weights, shape and dtype are compared
  * instead of the bytes. */
+int model_mtp_stores(const struct model *m, int k, int head);
 enum mtp_copy { MTP_COPY_ABSENT, MTP_COPY_EQUAL, MTP_COPY_DIFFERENT };
 enum mtp_copy model_mtp_copy(const struct model *m, int k, int head);
 

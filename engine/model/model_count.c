@@ -25,17 +25,24 @@ static int same_tensor(const struct tensor *a, const struct tensor *b)
     return a->dtype == b->dtype && a->bytes == b->bytes && (!a->data || !memcmp(a->data, b->data, a->bytes));
 }
 
+static const struct tensor *of_module(const struct model *m, int k, int head, const char *suffix)
+{
+    char name[64];
+    snprintf(name, sizeof name, "model.layers.%d.%s.%s", m->config.num_hidden_layers + k, head ? "shared_head.head" : "embed_tokens", suffix);
+    return checkpoint_find(m->checkpoint, name);
+}
+
+int model_mtp_stores(const struct model *m, int k, int head) { return of_module(m, k, head, "weight") != NULL; }
+
 /* Compares the stored tensors, not the copies that a precision makes of them. */
 enum mtp_copy model_mtp_copy(const struct model *m, int k, int head)
 {
     static const char *const suffixes[] = {"weight", "weight_scale_inv"};
     const char *main = head && !m->config.tie_word_embeddings ? "lm_head" : "model.embed_tokens";
     for (size_t i = 0; i < 2; i++) {
-        char name[64], main_name[64];
-        snprintf(name, sizeof name, "model.layers.%d.%s.%s", m->config.num_hidden_layers + k,
-                 head ? "shared_head.head" : "embed_tokens", suffixes[i]);
+        char main_name[64];
         snprintf(main_name, sizeof main_name, "%s.%s", main, suffixes[i]);
-        const struct tensor *own = checkpoint_find(m->checkpoint, name);
+        const struct tensor *own = of_module(m, k, head, suffixes[i]);
         if (!i && !own)
             return MTP_COPY_ABSENT;
         if (!same_tensor(own, checkpoint_find(m->checkpoint, main_name)))

@@ -22,7 +22,8 @@ typedef void (*read_sink)(void *context, const struct read *r);
 void reads_of_layer(const struct config *c, const struct layer *l, read_sink each, void *context);
 void reads_of_heads(const struct config *c, const struct mla *a, read_sink each, void *context);
 
-/* Returns the bytes of `rows` rows of a matrix, with their scales. `rows` is a multiple of 16, or all rows. Of FP8 scales, a share is counted. */
+/* Returns the bytes of `rows` rows of a matrix, with their scales. `rows` is a multiple of 16, or all rows. An FP8 scale is divided among the
+ * rows of its block. */
 double read_bytes(const struct weight_view *w, size_t rows);
 
 /* Returns the name of a type of weights, such as "BF16". */

@@ -17,7 +17,7 @@
 #define MOST_NAMES 8
 
 static const char *const commands[] = {"generate", "chat", "verify", "logits", "draft", "tokenize", "inspect", "demo", "eval", "dump", "diff",
-                                       "conventions", "trace", "bench", "quantize", "session", "serve"};
+                                       "conventions", "trace", "bench", "quantize", "session", "serve", "plan"};
 
 /* "-c", "--context", "--ctx-size" */
 static size_t names_of(const struct option *o, char names[MOST_NAMES][40])
@@ -119,7 +119,7 @@ static char *manual(void)
 TEST(every_option_is_in_a_group_and_in_the_manual)
 {
     static const char *const groups[] = {"model", "prompt", "conversation", "sampling", "draft", "acceptance", "output", "machine", "sessions",
-                                         "many", "server", "compare", "measure", "types"};
+                                         "many", "server", "compare", "measure", "types", "machines"};
     char names[MOST_NAMES][40], all[65536] = "";
     const struct option *o;
     char *page = manual();

@@ -64,6 +64,7 @@ enum option_group {
 #define TAKES_SERVE (1ull << 31)
 #define TAKES_ROUTES (1ull << 32) /* --routes-in and --routes-out */
 #define TAKES_REPLAY (1ull << 34) /* the argument OP */
+#define TAKES_PLAN (1ull << 35)
 #define TAKES_SCORE (1ull << 33) /* a file of texts, and scores as JSON Lines */
 
 #define MOST_STOPS 16
@@ -127,6 +128,8 @@ struct cli {
     long long depth;  /* for bench; 0: not given */
     const char *held_out; /* for demo */
     int large;            /* for demo */
+    const char *ranks_weights, *bandwidth, *weights, *acceptance_rates; /* for plan */
+    double net, latency; /* for plan, in GB/s and in microseconds; 0 and -1: not given */
     const char *host, *key_file, *served_name, *cors, *metrics_prefix, *log; /* for serve */
     int log_prompts, fingerprint_sample;                               /* for serve */
     long long port, max_waiting;                                       /* for serve; -1: not given */
@@ -146,7 +149,7 @@ struct cli {
     long long context;          /* -1: not given */
     long long draft_tokens;     /* CLI_AUTO: auto; -1: not given */
     long long runs;             /* -1: not given */
-    long long ranks;            /* for diff; 0: not given */
+    long long ranks;            /* for diff and plan; 0: not given */
     long long sequence;         /* for diff and conventions: which text of a batch is compared; -1: all; a model has text 0 */
     long long logprobs;         /* -1: not given */
     int threads_given, isa_given, draft_given;
@@ -194,7 +197,8 @@ struct command {
 
 extern const struct command command_generate, command_verify, command_logits, command_draft, command_tokenize,
     command_inspect, command_demo, command_dump, command_diff, command_eval, command_conventions,
-    command_trace, command_bench, command_quantize, command_chat, command_session, command_serve, command_score, command_replay;
+    command_trace, command_bench, command_quantize, command_chat, command_session, command_serve, command_score, command_replay,
+    command_plan;
 
 /* Reports an error. Without --json, prints its message on stderr. With --json, prints the object {"error": ...} on stdout. Returns the
  * exit code for this error. */

@@ -24,6 +24,7 @@ static const struct {
     [COMPARE_OPTIONS] = {"compare", "Dumps and comparisons", "which values a dump contains, and how dumps are compared"},
     [MEASURE_OPTIONS] = {"measure", "Checks and measurements", "which checks and measurements are made"},
     [QUANTISE_OPTIONS] = {"types", "Types of weights in a file", "the types in which quantize stores weights"},
+    [PLAN_OPTIONS] = {"machines", "Machines to plan for", "how many machines compute a model, and how fast they are"},
 };
 
 /* Prints the words of a text, starting at `column`. Each further line begins at the indent. A newline in the text ends

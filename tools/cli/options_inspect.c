@@ -132,5 +132,23 @@ const struct option options_to_inspect[] = {
     {"--head-type", NULL, "TYPE", QUANTISE_OPTIONS, TAKES_QUANTIZE, TEXT_VALUE, AT(head_type), 0, 0,
      "Store all output heads as f32, bf16, q8_0 or q4_0 (default: the value of --type). With as-stored, they keep their types. The "
      "output heads of MTP modules are included."},
+
+    /* ---- planning ---- */
+    {"--ranks", NULL, "N", PLAN_OPTIONS, TAKES_PLAN, LONG_VALUE, AT(ranks), 1, 1 << 10,
+     "Plan for N ranks (default 1)."},
+    {"--ranks-weights", NULL, "W,...", PLAN_OPTIONS, TAKES_PLAN, TEXT_VALUE, AT(ranks_weights), 0, 0,
+     "Give the ranks shares of the rows that are proportional to these integers, for example 2,1,1 (default: equal shares)."},
+    {"--bandwidth", NULL, "GB/S,...", PLAN_OPTIONS, TAKES_PLAN, TEXT_VALUE, AT(bandwidth), 0, 0,
+     "Each rank reads so many GB (10^9 bytes) per second from its memory: one number, or one for each rank. `bench` measures it."},
+    {"--net", NULL, "GB/S", PLAN_OPTIONS, TAKES_PLAN, DOUBLE_VALUE, AT(net), 0, 0,
+     "Each rank receives so many GB per second from the others: 12.5 for a network of 100 Gbit/s."},
+    {"--latency", NULL, "US", PLAN_OPTIONS, TAKES_PLAN, DOUBLE_VALUE, AT(latency), 0, 0,
+     "A gather takes so many microseconds in addition to the time of its bytes."},
+    {"--acceptance", NULL, "A,...", PLAN_OPTIONS, TAKES_PLAN, TEXT_VALUE, AT(acceptance_rates), 0, 0,
+     "Drafts are accepted so often: for each draft its share of the rounds, as --stats prints it. One number is the probability of a draft if "
+     "those before it were accepted."},
+    {"--weights", NULL, "TYPE", PLAN_OPTIONS, TAKES_PLAN, TEXT_VALUE, AT(weights), 0, 0,
+     "If there is only a config.json: linear layers are stored as f32, bf16, fp8, q8_0 or q4_0 (default: what quantization_config says, else "
+     "bf16)."},
     {0},
 };

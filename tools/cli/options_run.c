@@ -12,11 +12,11 @@ const struct option options_to_run[] = {
     {"--model", "-m", "DIR", MODEL_OPTIONS, TAKES_MODEL, TEXT_VALUE, AT(model_option), 0, 0,
      "Use this model: a directory in the Hugging Face layout, or a GGUF file (if the model is split, its first file). This option "
      "replaces the argument MODEL."},
-    {"--precision", NULL, "MODE", MODEL_OPTIONS, TAKES_COMPUTE | TAKES_CHECK, TEXT_VALUE, AT(precision), 0, 0,
+    {"--precision", NULL, "MODE", MODEL_OPTIONS, TAKES_COMPUTE | TAKES_CHECK | TAKES_PLAN, TEXT_VALUE, AT(precision), 0, 0,
      "Set the precision of the weights and of the computation: f32, bf16, q8 or q4 (default f32). With f32, weights are used as they are "
      "stored. With bf16, weights and the inputs of linear layers are rounded to BF16, and prompts are computed faster. With q8 or q4, "
      "weights are quantised to 8 or 4 bits when the model is opened, and tokens are generated faster."},
-    {"--cache-type", NULL, "TYPE", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(cache_type), 0, 0,
+    {"--cache-type", NULL, "TYPE", MODEL_OPTIONS, TAKES_COMPUTE | TAKES_PLAN, TEXT_VALUE, AT(cache_type), 0, 0,
      "Set the type of the numbers in the KV cache: f32, bf16 or q8 (default f32). With bf16, the cache takes half as much memory. With "
      "q8, it takes a third. Each type gives other results, but with each type the results are the same on every machine."},
     {"--repack", NULL, "on|off", MODEL_OPTIONS, TAKES_COMPUTE | TAKES_CHECK, TEXT_VALUE, AT(repack), 0, 0,
@@ -25,7 +25,7 @@ const struct option options_to_run[] = {
     {"--repack-cache", NULL, "DIR", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(repack_cache), 0, 0,
      "Keep the copies of weights that --repack and --precision make in a file in this directory. The first run writes the file, and later "
      "runs map it, so that the model opens faster. A file that cannot be used is reported. This option does not change the output."},
-    {"--context", "-c --ctx-size", "N", MODEL_OPTIONS, TAKES_COMPUTE, LONG_VALUE, AT(context), 1, 1 << 30,
+    {"--context", "-c --ctx-size", "N", MODEL_OPTIONS, TAKES_COMPUTE | TAKES_PLAN, LONG_VALUE, AT(context), 1, 1 << 30,
      "Set the maximum number of tokens, prompt and output together (default: the length of the prompt plus -n)."},
     {"--prefill", NULL, "KIND", MODEL_OPTIONS, TAKES_PREFILL, TEXT_VALUE, SESSION(prefill), 0, 0,
      "Choose how the prompt is computed: contract, expanded or onednn (default contract). With contract, the prompt is computed as all "
@@ -108,7 +108,7 @@ const struct option options_to_run[] = {
      "modules. The method ngram searches the text for an earlier occurrence of its last few tokens, and proposes the tokens that "
      "followed there. The methods draft-model, eagle and eagle3 use the model of --draft-model. Drafting changes the speed but not the "
      "output, unless --acceptance is rejection or relaxed."},
-    {"--draft-tokens", NULL, "K", DRAFT_OPTIONS, TAKES_DRAFT, AUTO_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT,
+    {"--draft-tokens", NULL, "K", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_PLAN, AUTO_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT,
      "Draft at most K tokens per round, 0 to 15 (default: one for each MTP module; 3 for methods without MTP modules). In a round, tokens "
      "are drafted and one pass verifies them. 0 turns drafting off. With auto, Verbatim measures acceptance and pass times, and chooses "
      "the length of each draft from them. If drafts do not make decoding faster, it makes hardly any."},
