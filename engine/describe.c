@@ -79,6 +79,8 @@ static json_t *config_of(const struct config *c)
         json_object_set_new(o, "fp8_weight_block_size", json_pack("[i,i]", c->fp8_block_rows, c->fp8_block_cols));
     if (c->int4)
         json_object_set_new(o, "int4_group_size", json_integer(32));
+    if (c->int8)
+        json_object_set_new(o, "int8_scales", json_string("row"));
     return o;
 }
 

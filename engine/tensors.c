@@ -126,6 +126,9 @@ int vb_tensor_f32(const vb_tensor *t, size_t first, size_t count, float *out, vb
     } else if (type == WEIGHT_F8_E4M3) {
         for (size_t i = 0; i < count; i++)
             out[i] = e4m3_to_f32(((const uint8_t *)t->data)[first + i]);
+    } else if (type == WEIGHT_I8) {
+        for (size_t i = 0; i < count; i++)
+            out[i] = (float)((const int8_t *)t->data)[first + i];
     } else if (type == WEIGHT_I4) {
         for (size_t i = 0; i < count; i++)
             out[i] = (float)((((const uint8_t *)t->data)[(first + i) / 2] >> (first + i) % 2 * 4 & 15) - 8);

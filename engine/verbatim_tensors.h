@@ -39,8 +39,8 @@ int vb_tensors_find(const vb_tensors *tensors, const char *name, vb_tensor *out)
 const char *vb_tensors_metadata(const vb_tensors *tensors, const char *key);
 
 /* Converts `count` numbers of a tensor to f32. The first of them is number `first` of the tensor, counted from 0 in
- * row-major order. The tensor's type may be F32, F16, BF16, F8_E4M3, I4, F4, any quantised type that vb_model_open supports,
- * F64, I64 or I32. Numbers of type F64, I64 and I32 are rounded to f32. Numbers of type F8_E4M3, I4 (code - 8) and F4 (E2M1) are not
+ * row-major order. The tensor's type may be F32, F16, BF16, F8_E4M3, I8, I4, F4, any quantised type that vb_model_open supports,
+ * F64, I64 or I32. Numbers of type F64, I64 and I32 are rounded to f32. Numbers of type F8_E4M3, I8, I4 (code - 8) and F4 (E2M1) are not
  * multiplied by their scales, because the scales are in another tensor. Returns VB_UNSUPPORTED if the tensor has another type.
  * Returns VB_BAD_ARGUMENT if the tensor has fewer than first + count numbers. */
 int vb_tensor_f32(const vb_tensor *tensor, size_t first, size_t count, float *out, vb_error *err);

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-static int has_scales(const struct weight_view *w) { return w->type == WEIGHT_F8_E4M3 || w->type == WEIGHT_I4 || w->type == WEIGHT_F4; }
+static int has_scales(const struct weight_view *w) { return weight_is_byte(w->type) || weight_is_packed(w->type); }
 
 /* Returns the matrix of the copy, without its data. */
 static struct weight_view shape_of(const struct weight_view *w, size_t count)
@@ -18,13 +18,14 @@ size_t weight_gather_bytes(const struct weight_view *w, size_t count)
 }
 
 /* Copies the row in lane `from_lane` of a panel to lane `to_lane` of another. simd/quantised.h has the layout: in each
- * pair of groups, 2 x 16 scales of two bytes are followed by codes, of which every 64 bytes hold four of each row. */
+ * pair of groups, 2 x 16 scales of two bytes, or 16 of four, are followed by codes, of which every 64 bytes hold four of each
+ * row. */
 static void copy_lane(unsigned char *to, size_t to_lane, const unsigned char *from, size_t from_lane, const struct weight_view *w)
 {
-    size_t pair = panel_pair_bytes(w->type), end = panel_bytes(w->type, w->cols);
+    size_t pair = panel_pair_bytes(w->type), end = panel_bytes(w->type, w->cols), scale = panel_scale_step(w->type) ? 2 : 4;
     for (size_t at = 0; at < end; at += pair) {
-        for (size_t scales = at; scales < at + 64; scales += 2 * PANEL_ROWS)
-            memcpy(to + scales + 2 * to_lane, from + scales + 2 * from_lane, 2);
+        for (size_t scales = at; scales < at + 64; scales += scale * PANEL_ROWS)
+            memcpy(to + scales + scale * to_lane, from + scales + scale * from_lane, scale);
         for (size_t codes = at + 64; codes < at + pair; codes += 4 * PANEL_ROWS)
             memcpy(to + codes + 4 * to_lane, from + codes + 4 * from_lane, 4);
     }

@@ -7,11 +7,11 @@
 /* Returns the bytes of `count` weights, for types that are not quantised. For I4 and F4, `count` is even. */
 static inline size_t weight_type_bytes(enum weight_type type, size_t count)
 {
-    static const unsigned char halves[WEIGHT_TYPES] = {8, 4, 4, 2, 1, 1}; /* half bytes per weight */
+    static const unsigned char halves[WEIGHT_TYPES] = {8, 4, 4, 2, 1, 1, 2}; /* half bytes per weight */
     return count * halves[type] / 2;
 }
 
-/* Returns the size of all rows in bytes. The padding of panels is included, but the scales of F8_E4M3, I4 and F4 are not. */
+/* Returns the size of all rows in bytes. The padding of panels is included, but the scales of F8_E4M3, I8, I4 and F4 are not. */
 static inline size_t weight_bytes(const struct weight_view *w)
 {
     if (w->panels)

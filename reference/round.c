@@ -227,7 +227,8 @@ static void matrix_row(const struct reference_run *run, const struct matrix *w, 
     }
     ref_row(w, i, out);
     int packed = w->tensor->dtype == DTYPE_I4 || w->tensor->dtype == DTYPE_F4;
-    if (!packed || !quantises(run)) /* their codes are multiplied as they are */
+    int kept = packed || (w->tensor->dtype == DTYPE_I8 && run->options.precision == PRECISION_Q8 && w->cols % GROUP == 0);
+    if (!kept || !quantises(run)) /* their codes are multiplied as they are */
         round_weights(run, out, w->cols);
 }
 

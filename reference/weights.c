@@ -87,6 +87,8 @@ static double element(const struct tensor *t, size_t at)
         return ref_bf16(half);
     case DTYPE_F8_E4M3:
         return ref_e4m3(bytes[at]);
+    case DTYPE_I8:
+        return bytes[at] < 128 ? bytes[at] : bytes[at] - 256;
     case DTYPE_F4: {
         static const double numbers[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
         unsigned code = bytes[at / 2] >> at % 2 * 4 & 15;
@@ -123,7 +125,7 @@ void ref_row(const struct matrix *w, int i, double *out)
         out[j] = float_of_4_bits(w, out[j], (size_t)i * blocks + j / w->block_cols);
     if (w->tensor->dtype == DTYPE_F4)
         return;
-    for (int j = 0; j < w->cols; j++) /* double holds the product exactly (4 + 24 bits at most): the only rounding is to f32 */
+    for (int j = 0; j < w->cols; j++) /* double holds the product exactly (8 + 24 bits at most): the only rounding is to f32 */
         out[j] = (float)(out[j] * element(w->scale, (size_t)(i / w->block_rows) * blocks + j / w->block_cols));
 }
 
@@ -191,6 +193,33 @@ static void bind_floats_of_4_bits(struct reference_binder *b, struct matrix *w, 
         b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32", w->tensor->file, scale_name, w->tensor_scale->dtype_name);
 }
 
+/* Finds the numbers of the rows of an I8 matrix: [rows, 1] or [rows]. */
+static const struct tensor *find_rows(struct reference_binder *b, const char *name, int rows)
+{
+    const struct tensor *t = checkpoint_find(b->r->checkpoint, name);
+    return t && t->ndim == 1 ? find(b, name, 1, rows) : find(b, name, rows, 1);
+}
+
+static void bind_rows_of_8_bits(struct reference_binder *b, struct matrix *w, const char *name)
+{
+    char other[272];
+    w->block_rows = 1;
+    w->block_cols = w->cols;
+    snprintf(other, sizeof other, "%s_scale", name);
+    if (!b->r->config.int8)
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is I8, and neither a quantization_config nor quant_model_description.json says so",
+                        w->tensor->file, name);
+    else if ((w->scale = find_rows(b, other, w->rows)) && w->scale->dtype != DTYPE_F32 && w->scale->dtype != DTYPE_BF16)
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32 or BF16", w->scale->file, other, w->scale->dtype_name);
+    snprintf(other, sizeof other, "%s_offset", name);
+    const struct tensor *offset = b->rc || !checkpoint_find(b->r->checkpoint, other) ? NULL : find_rows(b, other, w->rows);
+    for (int i = 0; offset && i < w->rows; i++)
+        if (offset->dtype == DTYPE_OTHER || element(offset, (size_t)i) != 0) {
+            b->rc = vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is not 0 for row %d", offset->file, other, i);
+            return;
+        }
+}
+
 static void bind_name(struct reference_binder *b, struct matrix *w, int rows, int cols, const char *name)
 {
     const struct config *c = &b->r->config;
@@ -200,7 +229,7 @@ static void bind_name(struct reference_binder *b, struct matrix *w, int rows, in
         return;
     *w = (struct matrix){.tensor = t, .rows = rows, .cols = cols};
     if (t->dtype == DTYPE_OTHER) {
-        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32, F16, BF16, F8_E4M3 or a quantised type of GGUF",
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32, F16, BF16, F8_E4M3, I8 or a quantised type of GGUF",
                         t->file, name, t->dtype_name);
     } else if (dtype_is_quantised(t->dtype) && t->ndim == 1) {
         b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32, F16 or BF16", t->file, name, t->dtype_name);
@@ -217,6 +246,8 @@ static void bind_name(struct reference_binder *b, struct matrix *w, int rows, in
         w->scale = find(b, scale_name, rows, cols / 32);
         if (w->scale && w->scale->dtype != DTYPE_BF16)
             b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted BF16", w->scale->file, scale_name, w->scale->dtype_name);
+    } else if (t->dtype == DTYPE_I8) {
+        bind_rows_of_8_bits(b, w, name);
     } else if (t->dtype == DTYPE_F4) {
         bind_floats_of_4_bits(b, w, name);
     } else if (t->dtype == DTYPE_F8_E4M3) {

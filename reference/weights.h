@@ -26,13 +26,13 @@ float ref_decoded(const struct tensor *t, size_t i);
 /* A stored matrix [rows, cols]; a vector is one row. */
 struct matrix {
     const struct tensor *tensor;
-    const struct tensor *scale; /* for F8_E4M3, I4 and F4: [ceil(rows/block_rows), ceil(cols/block_cols)]; else NULL */
+    const struct tensor *scale; /* for F8_E4M3, I8, I4 and F4: [ceil(rows/block_rows), ceil(cols/block_cols)]; else NULL */
     const struct tensor *tensor_scale; /* for NVFP4: one number for the whole matrix; else NULL */
     int divides;                /* nonzero if scales are divided by it */
     int rows, cols, block_rows, block_cols;
 };
 
-/* Sets out[j] = w[i,j] for j < cols. An F8_E4M3 or I4 weight is code * scale, rounded to f32 once.
+/* Sets out[j] = w[i,j] for j < cols. An F8_E4M3, I8 or I4 weight is code * scale, rounded to f32 once.
  * simd/kernels.h defines F4 (struct weight_view). A quantised weight is
  * decoded with ref_decoded. */
 void ref_row(const struct matrix *w, int i, double *out);

@@ -109,8 +109,8 @@ static void silu_mul(float *y, const float *g, const float *u, size_t n)
 
 const struct kernels kernels_avx2 = {
     .name = "avx2",
-    .matmul = {matmul, matmul, matmul, matmul, matmul, matmul},
-    .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows},
+    .matmul = {matmul, matmul, matmul, matmul, matmul, matmul, matmul},
+    .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows},
     .fma_rows_cache_q8 = fma_rows,
     .matmul_bf16 = matmul_bf16,
     .matmul_quantised = avx2_matmul_quantised,

@@ -140,7 +140,7 @@ ALWAYS_INLINE void add_scaled(float (*sums)[PANEL_ROWS], int T, integers s, cons
 ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], const unsigned char *w, size_t g,
                                   const struct ready *x, size_t ahead)
 {
-    const enum weight_type type = panel_has_4_bits(kind) ? WEIGHT_Q4_0 : WEIGHT_Q8_0; /* as they are laid out */
+    const enum weight_type type = panel_has_4_bits(kind) ? WEIGHT_Q4_0 : kind == PANEL_Q8_F32 ? WEIGHT_Q8_F32 : WEIGHT_Q8_0; /* as they are laid out */
     const unsigned char *codes = panel_codes(w, type, g), *scales = panel_scales(w, type, g);
     integers s;
     __m256 scale[2];
@@ -152,6 +152,10 @@ ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int T, float (*sums)[PAN
         add_bytes(s, T, codes, x, ahead);
     FOR_HALVES
     {
+        if (kind == PANEL_Q8_F32) {
+            scale[r] = _mm256_load_ps((const float *)(const void *)scales + 8 * r);
+            continue;
+        }
         __m128i halves = _mm_load_si128((const void *)(scales + 16 * r));
         scale[r] = kind == PANEL_Q4_BF16 ? widen_bf16(halves) : _mm256_cvtph_ps(halves);
     }
@@ -211,10 +215,10 @@ ALWAYS_INLINE void tile_of(enum panel_kind kind, float (*sums)[PANEL_ROWS], size
     memset(sums, 0, P * (size_t)T * sizeof *sums);
     for (size_t g = 0; g < tile->groups; g++, x += T)
         for (size_t p = 0; p < P; p++)
-            if (kind == PANEL_Q8_0 || panel_has_4_bits(kind))
-                group_of_panel(kind, T, sums + p * (size_t)T, tile->w[p], g, x, tile->prefetch);
-            else
+            if (panel_is_open(kind))
                 group_of_open(kind, T, sums + p * (size_t)T, tile->w[p], g, x);
+            else
+                group_of_panel(kind, T, sums + p * (size_t)T, tile->w[p], g, x, tile->prefetch);
 }
 
 ALWAYS_INLINE void tile_from(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile)
@@ -235,6 +239,7 @@ static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct
     case PANEL_Q8_0: tile_from(PANEL_Q8_0, sums, P, T, tile); break;
     case PANEL_Q4_0: tile_from(PANEL_Q4_0, sums, P, T, tile); break;
     case PANEL_Q4_BF16: tile_from(PANEL_Q4_BF16, sums, P, T, tile); break;
+    case PANEL_Q8_F32: tile_from(PANEL_Q8_F32, sums, P, T, tile); break;
     case PANEL_OPEN: tile_from(PANEL_OPEN, sums, P, T, tile); break;
     case PANEL_OPEN_HALVES: tile_from(PANEL_OPEN_HALVES, sums, P, T, tile); break;
     case PANEL_OPEN_WIDE_HALVES: tile_from(PANEL_OPEN_WIDE_HALVES, sums, P, T, tile); break;
@@ -274,6 +279,7 @@ static void prepare(void *ready, size_t T, const struct quantised_tile *tile)
         struct ready *y = (struct ready *)ready + t;
         switch (tile->kind) {
         case PANEL_Q8_0:
+        case PANEL_Q8_F32:
         case PANEL_OPEN: prepare_groups(PANEL_OPEN, y, T, x, tile->groups); break;
         case PANEL_Q4_BF16:
         case PANEL_Q4_0: prepare_groups(PANEL_Q4_0, y, T, x, tile->groups); break;

@@ -305,20 +305,25 @@ ALWAYS_INLINE void decode_half(float *out, enum weight_type type, const char *co
         __m256 a_b_low = _mm256_permute2f128_ps(a, b, 0x20), a_b_high = _mm256_permute2f128_ps(a, b, 0x31);
         low = packed ? _mm256_shuffle_ps(a_b_low, a_b_high, 0xdd) : a; /* a1 a3 a5 a7 b1 b3 b5 b7 */
         high = packed ? _mm256_shuffle_ps(a_b_low, a_b_high, 0x88) : b;
+    } else if (type == WEIGHT_I8) {
+        __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)codes));
+        __m256i odd = _mm256_srai_epi32(words, 16), even = _mm256_srai_epi32(_mm256_slli_epi32(words, 16), 16);
+        low = _mm256_cvtepi32_ps(packed ? odd : _mm256_cvtepi16_epi32(_mm256_castsi256_si128(words)));
+        high = _mm256_cvtepi32_ps(packed ? even : _mm256_cvtepi16_epi32(_mm256_extracti128_si256(words, 1)));
     } else {
         __m256i words = type == WEIGHT_F8_E4M3 ? e4m3_to_bf16(_mm_loadu_si128((const void *)codes))
                                                : _mm256_loadu_si256((const void *)codes);
         low = packed ? odd_bf16(words) : widen_bf16(_mm256_castsi256_si128(words));
         high = packed ? even_bf16(words) : widen_bf16(_mm256_extracti128_si256(words, 1));
     }
-    _mm256_storeu_ps(out, type == WEIGHT_F8_E4M3 ? _mm256_mul_ps(low, scale) : low);
-    _mm256_storeu_ps(out + (packed ? 16 : 8), type == WEIGHT_F8_E4M3 ? _mm256_mul_ps(high, scale) : high);
+    _mm256_storeu_ps(out, weight_is_byte(type) ? _mm256_mul_ps(low, scale) : low);
+    _mm256_storeu_ps(out + (packed ? 16 : 8), weight_is_byte(type) ? _mm256_mul_ps(high, scale) : high);
 }
 
 ALWAYS_INLINE void decode_all(float *out, enum weight_type type, const char *codes, size_t chunks, float scale,
                               int packed)
 {
-    const size_t size = type == WEIGHT_F8_E4M3 ? 1 : 2;
+    const size_t size = weight_size(type);
     const __m256 s = _mm256_set1_ps(scale);
     for (; chunks; chunks--, out += DOT_CHUNK, codes += DOT_CHUNK * size) {
         _mm_prefetch(codes + DOT_BLOCK * size, _MM_HINT_T0); /* this row in the next block */
@@ -342,6 +347,7 @@ static void decode(float *out, enum weight_type type, const void *codes, size_t 
     switch (type) {
     case WEIGHT_F16: decode_all(out, WEIGHT_F16, codes, chunks, scale, packed); break;
     case WEIGHT_BF16: decode_all(out, WEIGHT_BF16, codes, chunks, scale, packed); break;
+    case WEIGHT_I8: decode_all(out, WEIGHT_I8, codes, chunks, scale, packed); break;
     default: decode_all(out, WEIGHT_F8_E4M3, codes, chunks, scale, packed);
     }
 }

@@ -89,8 +89,8 @@ static void silu_mul(float *y, const float *g, const float *u, size_t n)
 
 #define TABLE(product_of_bf16, product_of_quantised, scores_of_index, that_variant)                                                     \
     {                                                                                                                  \
-        .name = "avx512", .variant = that_variant, .matmul = {matmul, matmul, matmul, matmul, matmul, matmul},                         \
-        .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows}, .fma_rows_cache_q8 = fma_rows,                           \
+        .name = "avx512", .variant = that_variant, .matmul = {matmul, matmul, matmul, matmul, matmul, matmul, matmul},                         \
+        .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows}, .fma_rows_cache_q8 = fma_rows,                           \
         .matmul_bf16 = product_of_bf16,                          \
         .learns_magnitudes = product_of_bf16 != matmul_bf16, .matmul_quantised = product_of_quantised, .index_scores = scores_of_index, .dot = dot,     \
         .pack = pack, .narrow = narrow, .quantise = avx2_quantise,                                                     \

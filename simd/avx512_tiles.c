@@ -120,20 +120,25 @@ ALWAYS_INLINE void decode_chunk(float *out, enum weight_type type, const char *c
         __m512 b = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(codes + 32)));
         low = packed ? odd_f32(a, b) : a;
         high = packed ? even_f32(a, b) : b;
+    } else if (type == WEIGHT_I8) {
+        __m512i words = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)codes));
+        __m512i odd = _mm512_srai_epi32(words, 16), even = _mm512_srai_epi32(_mm512_slli_epi32(words, 16), 16);
+        low = _mm512_cvtepi32_ps(packed ? odd : _mm512_cvtepi16_epi32(_mm512_castsi512_si256(words)));
+        high = _mm512_cvtepi32_ps(packed ? even : _mm512_cvtepi16_epi32(_mm512_extracti64x4_epi64(words, 1)));
     } else {
         __m512i words = type == WEIGHT_F8_E4M3 ? e4m3_to_bf16(_mm256_loadu_si256((const void *)codes))
                                                : _mm512_loadu_si512(codes);
         low = packed ? odd_bf16(words) : widen_bf16(_mm512_castsi512_si256(words));
         high = packed ? even_bf16(words) : widen_bf16(_mm512_extracti64x4_epi64(words, 1));
     }
-    _mm512_storeu_ps(out, type == WEIGHT_F8_E4M3 ? _mm512_mul_ps(low, scale) : low);
-    _mm512_storeu_ps(out + 16, type == WEIGHT_F8_E4M3 ? _mm512_mul_ps(high, scale) : high);
+    _mm512_storeu_ps(out, weight_is_byte(type) ? _mm512_mul_ps(low, scale) : low);
+    _mm512_storeu_ps(out + 16, weight_is_byte(type) ? _mm512_mul_ps(high, scale) : high);
 }
 
 ALWAYS_INLINE void decode_all(float *out, enum weight_type type, const char *codes, size_t chunks, float scale,
                               int packed)
 {
-    const size_t size = type == WEIGHT_F8_E4M3 ? 1 : 2;
+    const size_t size = weight_size(type);
     const __m512 s = _mm512_set1_ps(scale);
     for (; chunks; chunks--, out += DOT_CHUNK, codes += DOT_CHUNK * size) {
         _mm_prefetch(codes + DOT_BLOCK * size, _MM_HINT_T0); /* this row in the next block */
@@ -156,6 +161,7 @@ static void decode(float *out, enum weight_type type, const void *codes, size_t 
     switch (type) {
     case WEIGHT_F16: decode_all(out, WEIGHT_F16, codes, chunks, scale, packed); break;
     case WEIGHT_BF16: decode_all(out, WEIGHT_BF16, codes, chunks, scale, packed); break;
+    case WEIGHT_I8: decode_all(out, WEIGHT_I8, codes, chunks, scale, packed); break;
     default: decode_all(out, WEIGHT_F8_E4M3, codes, chunks, scale, packed);
     }
 }

@@ -79,8 +79,13 @@ ALWAYS_INLINE void group_of_panels(enum panel_kind kind, floats acc, int P, int 
         add_bytes(s, P, T, codes, x, 0, 8, prefetch);
     FOR_PANELS
     {
-        __m256i halves = _mm256_load_si256((const void *)scales[p]);
-        __m512 scale = kind == PANEL_Q4_BF16 ? widen_bf16(halves) : _mm512_cvtph_ps(halves);
+        __m512 scale;
+        if (kind == PANEL_Q8_F32) {
+            scale = _mm512_load_ps(scales[p]);
+        } else {
+            __m256i halves = _mm256_load_si256((const void *)scales[p]);
+            scale = kind == PANEL_Q4_BF16 ? widen_bf16(halves) : _mm512_cvtph_ps(halves);
+        }
         FOR_ROWS acc[p][t] = add_scaled(acc[p][t], s[p][t], scale, x[t]);
     }
 }
@@ -103,7 +108,7 @@ ALWAYS_INLINE void tile_of_panels(enum panel_kind kind, int P, int T, float (*su
         if (g + 1 == tile->groups)
             break;
         FOR_PANELS codes[p] = w[p] + 64 + size;
-        FOR_PANELS upper[p] = w[p] + 32;
+        FOR_PANELS upper[p] = w[p] + (kind == PANEL_Q8_F32 ? 0 : 32);
         group_of_panels(kind, acc, P, T, upper, codes, x, prefetch);
         FOR_ROWS x[t]++;
         FOR_PANELS w[p] += 64 + 2 * size;
@@ -158,10 +163,10 @@ ALWAYS_INLINE void tile_of_open(enum panel_kind kind, int P, int T, float (*sums
 
 ALWAYS_INLINE void tile_of(enum panel_kind kind, int P, int T, float (*sums)[PANEL_ROWS], const struct quantised_tile *tile)
 {
-    if (kind == PANEL_Q8_0 || panel_has_4_bits(kind))
-        tile_of_panels(kind, P, T, sums, tile);
-    else
+    if (panel_is_open(kind))
         tile_of_open(kind, P, T, sums, tile);
+    else
+        tile_of_panels(kind, P, T, sums, tile);
 }
 
 ALWAYS_INLINE void tile_from(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile)
@@ -191,6 +196,7 @@ static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct
     case PANEL_Q8_0: tile_from(PANEL_Q8_0, sums, P, T, tile); break;
     case PANEL_Q4_0: tile_from(PANEL_Q4_0, sums, P, T, tile); break;
     case PANEL_Q4_BF16: tile_from(PANEL_Q4_BF16, sums, P, T, tile); break;
+    case PANEL_Q8_F32: tile_from(PANEL_Q8_F32, sums, P, T, tile); break;
     case PANEL_OPEN: tile_from(PANEL_OPEN, sums, P, T, tile); break;
     case PANEL_OPEN_HALVES:
     case PANEL_OPEN_WIDE_HALVES: tile_from(PANEL_OPEN_HALVES, sums, P, T, tile); break;

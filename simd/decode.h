@@ -57,7 +57,7 @@ static inline uint8_t f32_to_e4m3(float x)
     return (uint8_t)((bits >> 24 & 0x80) | (magnitude < 121u << 23 ? subnormal : normal));
 }
 
-/* Returns the scale of the weight in row i and column j; w is an F8_E4M3 matrix. */
+/* Returns the scale of the weight in row i and column j; w is an F8_E4M3 or I8 matrix. */
 static inline float weight_scale(const struct weight_view *w, size_t i, size_t j)
 {
     return w->scale[(i + w->scale_row) / w->block_rows * w->scale_stride + (j + w->scale_col) / w->block_cols];
@@ -171,6 +171,10 @@ static inline void decode_weights(float *out, const struct weight_view *w, size_
     case WEIGHT_F8_E4M3:
         for (size_t k = 0; k < count; k++)
             out[k] = e4m3_to_f32(((const uint8_t *)w->data)[at + k]) * weight_scale(w, i, j + k);
+        break;
+    case WEIGHT_I8:
+        for (size_t k = 0; k < count; k++)
+            out[k] = (float)((const int8_t *)w->data)[at + k] * weight_scale(w, i, j + k);
         break;
     case WEIGHT_I4:
         for (size_t k = 0; k < count; k++)

@@ -26,8 +26,8 @@
  *
  * Rule 4 defines fma_rows: y[c] starts at +0, and y[c] = fma(x[n], w[n,c], y[c]) for n ascending. Each c has one sum.
  *
- * Weights are converted to f32 first. F32, F16 and BF16 are exact; F8_E4M3 is fl32(e4m3(code) * scale), with one
- * rounding; I4 is fl32((code - 8) * scale), which is exact unless it overflows. struct weight_view defines F4.
+ * Weights are converted to f32 first. F32, F16 and BF16 are exact; F8_E4M3 is fl32(e4m3(code) * scale), and I8 is
+ * fl32(code * scale), with one rounding; I4 is fl32((code - 8) * scale), which is exact unless it overflows. struct weight_view defines F4.
  *
  * Rule 2 defines the dot product for quantised weights. x is quantised too, in groups of 32 (struct quantised_group). A
  * weight is an integer q_w; each group of 32 weights has a scale sw and, in some types, a minimum mw
@@ -57,7 +57,7 @@
 #define QUANTISED_GROUP 32 /* numbers of x that share a scale */
 
 enum weight_type {
-    WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_F8_E4M3, WEIGHT_I4, WEIGHT_F4,
+    WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_F8_E4M3, WEIGHT_I4, WEIGHT_F4, WEIGHT_I8,
     WEIGHT_TYPES, /* the number of types that follow rule 1; the types below are quantised and follow rule 2 */
     WEIGHT_Q8_0 = WEIGHT_TYPES, WEIGHT_Q4_0, WEIGHT_Q5_0, WEIGHT_Q5_1, WEIGHT_Q4_K, WEIGHT_Q5_K, WEIGHT_Q6_K,
     WEIGHT_MXFP4,
@@ -68,11 +68,14 @@ enum weight_type {
     WEIGHT_CACHE_Q8 = WEIGHT_ALL_TYPES, /* latents in the KV cache with cache type q8 (quantised.h); follows rule 2 */
     WEIGHT_Q4_BF16, /* I4 weights in precision q8 or q4 (quantised.h); follows rule 2 */
     WEIGHT_NVFP4, /* F4 weights with groups of 16 in precision q8 or q4 (quantised.h); follows rule 2 */
+    WEIGHT_Q8_F32,  /* I8 weights in precision q8 (quantised.h); follows rule 2 */
     WEIGHT_KINDS
 };
 
 /* Codes of 4 bits that follow rule 1. */
 static inline int weight_is_packed(enum weight_type type) { return type == WEIGHT_I4 || type == WEIGHT_F4; }
+/* Codes of one byte that follow rule 1. Their scales are f32 numbers. */
+static inline int weight_is_byte(enum weight_type type) { return type == WEIGHT_F8_E4M3 || type == WEIGHT_I8; }
 static inline int weight_is_quantised(enum weight_type type) { return type >= WEIGHT_TYPES; }
 
 /* A matrix [rows, cols] in the row-major layout of the checkpoint. `data` need not be aligned, because it may point
@@ -81,6 +84,8 @@ static inline int weight_is_quantised(enum weight_type type) { return type >= WE
  * An F8_E4M3 matrix has one scale for each block of block_rows x block_cols weights. The weight in row i and column j
  * is data[i*stride+j] * scale[(i + scale_row)/block_rows * scale_stride + (j + scale_col)/block_cols]. This view begins
  * at row scale_row and column scale_col of the stored tensor. block_cols and scale_col are multiples of 32.
+ *
+ * An I8 matrix has codes from -128 to 127. Its scales are found like those of an F8_E4M3 matrix.
  *
  * An I4 matrix has codes of 4 bits. Byte b of a row has the code of column 2b in its low half, and the code of column 2b+1 in its
  * high half. There is one scale for each 32 weights of a row. `stride` is a multiple of 32.
@@ -92,12 +97,12 @@ static inline int weight_is_quantised(enum weight_type type) { return type >= WE
  * fl32(e2m1 * fl32(scale / t)).
  *
  * The rows of a quantised matrix consist of GGUF blocks (quantised.h); `cols` and `stride` are then multiples of the
- * number of weights in a block. Q8_0, Q4_0 and Q4_BF16 matrices may consist of panels instead. */
+ * number of weights in a block. Q8_0, Q4_0, Q4_BF16 and Q8_F32 matrices may consist of panels instead. */
 struct weight_view {
     enum weight_type type;
     const void *data;
     size_t rows, cols, stride; /* stride: elements from one row to the next */
-    const float *scale;        /* F8_E4M3 only, else NULL */
+    const float *scale;        /* F8_E4M3 and I8 only, else NULL */
     size_t scale_stride, scale_row, scale_col, block_rows, block_cols;
     const void *group_scale;   /* I4: BF16 numbers, stride/32 for each row of this view; need not be aligned. F4: bytes,
                                   stride/group_size for each row */
@@ -106,7 +111,7 @@ struct weight_view {
     int divides;               /* the same: nonzero if scales are divided by tensor_scale */
     int rounded;               /* I4 and F4 only: nonzero if weights are rounded to BF16, to nearest, ties to even */
     int packed;                /* F32 only: rows are in packed order, padded with +0 (as the rows of the KV cache are) */
-    int panels;                /* Q8_0, Q4_0 and Q4_BF16 only: nonzero if the member `data` is the address of panels (quantised.h), which are 64-byte aligned */
+    int panels;                /* types with panels only (weight_has_panels): nonzero if the member `data` is the address of panels (quantised.h), which are 64-byte aligned */
     size_t panel_row;          /* used if `panels` is nonzero: row 0 of this view is row panel_row of the panels */
     struct weight_ahead *ahead; /* what is read after this matrix, or NULL; no bit depends on it */
     unsigned char *magnitudes; /* BF16 only: points to a value of enum magnitudes; matmul_bf16 sets the value. May be NULL */

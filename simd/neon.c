@@ -114,8 +114,8 @@ static void silu_mul(float *y, const float *g, const float *u, size_t n)
 
 #define TABLE(product_of_quantised, that_variant)                                                                      \
     {                                                                                                                  \
-        .name = "neon", .variant = that_variant, .matmul = {matmul, matmul, matmul, matmul, matmul, matmul},                           \
-        .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows}, .fma_rows_cache_q8 = fma_rows,                           \
+        .name = "neon", .variant = that_variant, .matmul = {matmul, matmul, matmul, matmul, matmul, matmul, matmul},                           \
+        .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows}, .fma_rows_cache_q8 = fma_rows,                           \
         .matmul_bf16 = matmul_bf16,                              \
         .matmul_quantised = product_of_quantised, .index_scores = neon_index_scores, .dot = dot, .pack = pack, .narrow = narrow, .quantise = quantise,    \
         .count_from = count_from, .axpy = axpy, .scale = scale, .divide = divide, .softmax_block = softmax_block,        \

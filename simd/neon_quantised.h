@@ -51,11 +51,11 @@ ALWAYS_INLINE void add_scaled(float (*sums)[PANEL_ROWS], int R, int T, integers 
     }
 }
 
-/* Multiplies R quads of group g of a Q8_0 or Q4_0 panel, from row `row` on, by T rows of x, and adds the results to the sums. */
+/* Multiplies R quads of group g of a panel of codes, from row `row` on, by T rows of x, and adds the results to the sums. */
 ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int R, int T, float (*sums)[PANEL_ROWS], const unsigned char *w, size_t g,
                                   size_t row, const struct quantised_group *const *x, const void *ready, size_t prefetch)
 {
-    const enum weight_type type = panel_has_4_bits(kind) ? WEIGHT_Q4_0 : WEIGHT_Q8_0; /* as they are laid out */
+    const enum weight_type type = panel_has_4_bits(kind) ? WEIGHT_Q4_0 : kind == PANEL_Q8_F32 ? WEIGHT_Q8_F32 : WEIGHT_Q8_0; /* as they are laid out */
     const unsigned char *codes = panel_codes(w, type, g), *scales = panel_scales(w, type, g);
     integers s;
     float32x4_t scale[4];
@@ -71,6 +71,10 @@ ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int R, int T, float (*su
         multiply_bytes(s, R, T, codes + 4 * row, x, ready, 0, 8, 0);
     FOR_QUADS
     {
+        if (kind == PANEL_Q8_F32) {
+            scale[r] = vld1q_f32((const float *)(const void *)scales + row + 4 * (size_t)r);
+            continue;
+        }
         uint8x8_t halves = vld1_u8(scales + 2 * row + 8 * (size_t)r);
         scale[r] = kind == PANEL_Q4_BF16 ? widen_bf16(vreinterpret_u16_u8(halves)) : vcvt_f32_f16(vreinterpret_f16_u8(halves));
     }
@@ -119,10 +123,10 @@ ALWAYS_INLINE void tile_of(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS
         for (size_t p = 0; p < P; p++)
             for (size_t row = 0; row < PANEL_ROWS; row += 4 * (size_t)R) {
                 float(*to)[PANEL_ROWS] = (float(*)[PANEL_ROWS])(sums[p * step] + row);
-                if (kind == PANEL_Q8_0 || panel_has_4_bits(kind))
-                    group_of_panel(kind, R, T, to, tile->w[p], g, row, x, ready, tile->prefetch);
-                else
+                if (panel_is_open(kind))
                     group_of_open(kind, R, T, to, tile->w[p], g, row, x, ready);
+                else
+                    group_of_panel(kind, R, T, to, tile->w[p], g, row, x, ready, tile->prefetch);
             }
     }
 }
@@ -149,6 +153,7 @@ typedef void tile_function(float (*sums)[PANEL_ROWS], size_t P, size_t step, con
 TILES_OF(panel_q8_0, PANEL_Q8_0)
 TILES_OF(panel_q4_0, PANEL_Q4_0)
 TILES_OF(panel_q4_bf16, PANEL_Q4_BF16)
+TILES_OF(panel_q8_f32, PANEL_Q8_F32)
 TILES_OF(panel_open, PANEL_OPEN)
 TILES_OF(panel_halves, PANEL_OPEN_HALVES)
 TILES_OF(panel_minimums, PANEL_OPEN_MINIMUMS)
@@ -156,8 +161,8 @@ TILES_OF(panel_halves_minimums, PANEL_OPEN_HALVES_MINIMUMS)
 
 static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile)
 {
-    static tile_function *const *const tiles[] = {panel_q8_0,   panel_q4_0,   panel_q4_bf16, panel_open,
-                                                        panel_halves, panel_halves, panel_minimums, panel_halves_minimums};
+    static tile_function *const *const tiles[] = {panel_q8_0,   panel_q4_0,   panel_q4_bf16,  panel_q8_f32,         panel_open,
+                                                  panel_halves, panel_halves, panel_minimums, panel_halves_minimums};
     const size_t most = MOST_INTEGERS / 2;
     for (size_t t = 0, n; t < T; t += n) {
         n = T - t <= most ? T - t : (T - t + 1) / 2;

@@ -197,19 +197,24 @@ ALWAYS_INLINE void decode_quarter(float *out, enum weight_type type, const uint8
         float32x4_t a = vcvt_f32_f16(vget_low_f16(halves)), b = vcvt_f32_f16(vget_high_f16(halves));
         low = packed ? vuzp2q_f32(a, b) : a;
         high = packed ? vuzp1q_f32(a, b) : b;
+    } else if (type == WEIGHT_I8) {
+        int16x8_t words = vmovl_s8(vreinterpret_s8_u8(vld1_u8(codes)));
+        float32x4_t a = vcvtq_f32_s32(vmovl_s16(vget_low_s16(words))), b = vcvtq_f32_s32(vmovl_high_s16(words));
+        low = packed ? vuzp2q_f32(a, b) : a;
+        high = packed ? vuzp1q_f32(a, b) : b;
     } else {
         uint16x8_t words = type == WEIGHT_F8_E4M3 ? e4m3_to_bf16(vld1_u8(codes)) : load_words(codes);
         low = packed ? odd_bf16(words) : widen_bf16(vget_low_u16(words));
         high = packed ? even_bf16(words) : widen_bf16(vget_high_u16(words));
     }
-    vst1q_f32(out, type == WEIGHT_F8_E4M3 ? vmulq_f32(low, scale) : low);
-    vst1q_f32(out + (packed ? 16 : 4), type == WEIGHT_F8_E4M3 ? vmulq_f32(high, scale) : high);
+    vst1q_f32(out, weight_is_byte(type) ? vmulq_f32(low, scale) : low);
+    vst1q_f32(out + (packed ? 16 : 4), weight_is_byte(type) ? vmulq_f32(high, scale) : high);
 }
 
 ALWAYS_INLINE void decode_all(float *out, enum weight_type type, const uint8_t *codes, size_t chunks, float scale,
                               int packed)
 {
-    const size_t size = type == WEIGHT_F8_E4M3 ? 1 : 2;
+    const size_t size = weight_size(type);
     const float32x4_t s = vdupq_n_f32(scale);
     for (; chunks; chunks--, out += DOT_CHUNK, codes += DOT_CHUNK * size) {
         __builtin_prefetch(codes + DOT_BLOCK * size); /* this row in the next block */
@@ -224,6 +229,7 @@ static void decode(float *out, enum weight_type type, const void *codes, size_t 
     switch (type) {
     case WEIGHT_F16: decode_all(out, WEIGHT_F16, codes, chunks, scale, packed); break;
     case WEIGHT_BF16: decode_all(out, WEIGHT_BF16, codes, chunks, scale, packed); break;
+    case WEIGHT_I8: decode_all(out, WEIGHT_I8, codes, chunks, scale, packed); break;
     default: decode_all(out, WEIGHT_F8_E4M3, codes, chunks, scale, packed);
     }
 }

@@ -11,6 +11,14 @@ static float bf16_at(const unsigned char *at)
     return bf16_to_f32(bits);
 }
 
+/* d of a CACHE_Q8 or Q8_F32 block */
+static float f32_at(const unsigned char *at)
+{
+    float d;
+    memcpy(&d, at, sizeof d);
+    return d;
+}
+
 /* e of a MXFP4 block: 2^(e-128), which is subnormal if e < 2 */
 static float exponent_at(const unsigned char *at)
 {
@@ -43,6 +51,7 @@ const struct quantised_format *quantised_format(enum weight_type type)
         [WEIGHT_CACHE_Q8 - WEIGHT_TYPES] = {"CACHE_Q8", 32, 36, 0, 0},
         [WEIGHT_Q4_BF16 - WEIGHT_TYPES] = {"Q4_BF16", 32, 18, 0, 0},
         [WEIGHT_NVFP4 - WEIGHT_TYPES] = {"NVFP4", 32, 18, 32, 0},
+        [WEIGHT_Q8_F32 - WEIGHT_TYPES] = {"Q8_F32", 32, 36, 0, 0},
     };
     assert(weight_is_quantised(type));
     return &formats[type - WEIGHT_TYPES];
@@ -195,11 +204,12 @@ static void codes_of_panel(struct quantised_codes *out, const struct weight_view
     row += w->panel_row;
     const unsigned char *panel = (const unsigned char *)w->data + row / PANEL_ROWS * panel_bytes(w->type, w->cols);
     const unsigned char *codes = panel_codes(panel, w->type, group) + row % PANEL_ROWS * 4;
-    const unsigned char *scale = panel_scales(panel, w->type, group) + row % PANEL_ROWS * 2;
-    out->scale[0] = out->scale[1] = w->type == WEIGHT_Q4_BF16 ? bf16_at(scale) : half_at(scale);
+    const unsigned char *scales = panel_scales(panel, w->type, group), *scale = scales + row % PANEL_ROWS * 2;
+    out->scale[0] = w->type == WEIGHT_Q4_BF16 ? bf16_at(scale) : w->type == WEIGHT_Q8_F32 ? f32_at(scales + row % PANEL_ROWS * 4) : half_at(scale);
+    out->scale[1] = out->scale[0];
     out->minimum[0] = out->minimum[1] = 0.0f;
     for (size_t l = 0; l < 32; l++)
-        if (w->type == WEIGHT_Q8_0)
+        if (weight_is_q8(w->type))
             out->q[l] = (int8_t)(codes[l / 4 * 64 + l % 4] - 128);
         else
             out->q[l] = (int8_t)((codes[l % 16 / 4 * 64 + l % 4] >> l / 16 * 4 & 15) - 8);
@@ -214,8 +224,8 @@ void quantised_codes(struct quantised_codes *out, const struct weight_view *w, s
     }
     size_t at = row * w->stride + group * QUANTISED_GROUP, g = at % f->numbers / QUANTISED_GROUP;
     const unsigned char *block = (const unsigned char *)w->data + at / f->numbers * f->bytes;
-    if (w->type == WEIGHT_CACHE_Q8)
-        memcpy(&out->scale[0], block, sizeof out->scale[0]);
+    if (w->type == WEIGHT_CACHE_Q8 || w->type == WEIGHT_Q8_F32)
+        out->scale[0] = f32_at(block);
     else if (w->type == WEIGHT_Q4_BF16)
         out->scale[0] = bf16_at(block);
     else if (w->type == WEIGHT_MXFP4)
@@ -226,6 +236,7 @@ void quantised_codes(struct quantised_codes *out, const struct weight_view *w, s
     out->minimum[0] = out->minimum[1] = 0.0f;
     switch (w->type) {
     case WEIGHT_Q8_0: memcpy(out->q, block + 2, 32); break;
+    case WEIGHT_Q8_F32:
     case WEIGHT_CACHE_Q8: memcpy(out->q, block + 4, 32); break;
     case WEIGHT_Q4_BF16:
     case WEIGHT_Q4_0: nibbles(out->q, block + 2, 8); break;

@@ -27,13 +27,16 @@
  *     Q3_K       256    110   32 bytes | 64 bytes | 12 bytes | d            (d * (sc - 32)) * (q - 4)
  *     Q2_K       256     84   16 bytes | 64 bytes | d | dmin                (d * sc) * q - (dmin * m)
  *
- * Three types are in memory only: latents in the KV cache, and copies of I4 and of F4 weights.
+ * Four types are in memory only: latents in the KV cache, and copies of I4, F4 and I8 weights.
  *
  *     CACHE_Q8    32     36   d as f32 | 32 int8                            d * q
  *     Q4_BF16     32     18   d as BF16 | 16 bytes                          d * (q - 8)
  *     NVFP4       32     18   2 E4M3 numbers s | 16 bytes                   d * q, with a d for each 16 weights
+ *     Q8_F32      32     36   d as f32 | 32 int8                            d * q
  *
- * A byte of Q8_0 holds one code. In the other types, a byte holds the low four bits of two codes, one in its low nibble
+ * All blocks of a row of a Q8_F32 matrix have the same d.
+ *
+ * A byte of Q8_0, CACHE_Q8 and Q8_F32 holds one code. In the other types, a byte holds the low four bits of two codes, one in its low nibble
  * and one in its high nibble. In Q4_0, Q4_1, Q4_BF16, Q5_0, Q5_1, IQ4_NL, MXFP4 and NVFP4 the two codes
  * belong to elements l and l + 16 of the block, and in IQ4_XS to these elements of each 32 weights. In
  * Q4_K and Q5_K the two codes belong to elements l and l + 32 of each 64 weights. In Q6_K the two codes belong to
@@ -62,12 +65,14 @@
  * product d * sc is exact in f32. Where weights are needed one by one, as in a row of embed_tokens, a weight is
  * fl32(fl32(sw * q) - mw).
  *
- * A panel holds 16 rows of a Q8_0, Q4_0 or Q4_BF16 matrix, interleaved so that each lane of a vector works on one row. It stores
+ * A panel holds 16 rows of a Q8_0, Q4_0, Q4_BF16 or Q8_F32 matrix, interleaved so that each lane of a vector works on one row. It stores
  * groups of 32 columns in pairs:
  *
  *     16 scales of the first group | 16 of the second | codes of the first group | codes of the second
- *     codes of Q8_0: [8][16 rows][4]: q + 128 of elements 4j..4j+3
+ *     codes of Q8_0 and Q8_F32: [8][16 rows][4]: q + 128 of elements 4j..4j+3
  *     the other codes: [4][16 rows][4]: elements 4j..4j+3 in low nibbles, 16 + 4j..16 + 4j+3 in high nibbles, as stored
+ *
+ * The scales of Q8_F32 are twice as long, and both groups have the same: there are 16 scales before the codes.
  *
  * If the number of groups is odd, the second group of the last pair is filled with zeros. If the matrix has too few
  * rows for the last panel, the remaining rows of this panel are filled with zeros. */
@@ -99,7 +104,10 @@ void quantised_codes(struct quantised_codes *out, const struct weight_view *w, s
 
 /* --- panels --- */
 
-static inline size_t panel_code_bytes(enum weight_type type) { return type == WEIGHT_Q8_0 ? 512 : 256; } /* per group */
+static inline int weight_is_q8(enum weight_type type) { return type == WEIGHT_Q8_0 || type == WEIGHT_Q8_F32; }
+static inline size_t panel_code_bytes(enum weight_type type) { return weight_is_q8(type) ? 512 : 256; } /* per group */
+/* Bytes from the scales of the first group of a pair to those of the second. */
+static inline size_t panel_scale_step(enum weight_type type) { return type == WEIGHT_Q8_F32 ? 0 : 32; }
 static inline size_t panel_pair_bytes(enum weight_type type) { return 64 + 2 * panel_code_bytes(type); }
 static inline size_t panel_bytes(enum weight_type type, size_t cols)
 {
@@ -107,7 +115,7 @@ static inline size_t panel_bytes(enum weight_type type, size_t cols)
 }
 static inline const unsigned char *panel_scales(const unsigned char *panel, enum weight_type type, size_t group)
 {
-    return panel + group / 2 * panel_pair_bytes(type) + group % 2 * 32;
+    return panel + group / 2 * panel_pair_bytes(type) + group % 2 * panel_scale_step(type);
 }
 static inline const unsigned char *panel_codes(const unsigned char *panel, enum weight_type type, size_t group)
 {
@@ -115,7 +123,7 @@ static inline const unsigned char *panel_codes(const unsigned char *panel, enum 
 }
 
 /* Returns whether panels can hold matrices of this type. */
-static inline int weight_has_panels(enum weight_type type) { return type == WEIGHT_Q8_0 || type == WEIGHT_Q4_0 || type == WEIGHT_Q4_BF16; }
+static inline int weight_has_panels(enum weight_type type) { return weight_is_q8(type) || type == WEIGHT_Q4_0 || type == WEIGHT_Q4_BF16; }
 /* Returns the size in bytes of all panels of a matrix [rows, cols]. */
 static inline size_t panels_bytes(enum weight_type type, size_t rows, size_t cols)
 {

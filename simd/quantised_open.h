@@ -24,7 +24,7 @@
 
 /* --- types with 32 weights in a block --- */
 
-/* Q8_0, CACHE_Q8 */
+/* Q8_0; CACHE_Q8 and Q8_F32, which are alike */
 ALWAYS_INLINE void take_q8(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t g, size_t at)
 {
     struct open_group v;
@@ -342,6 +342,7 @@ ALWAYS_INLINE void take_any(struct TAKER *to, const struct weight_view *w, const
     case WEIGHT_Q5_1: take_groups(to, WEIGHT_Q5_1, w, row, groups, ahead); break;
     case WEIGHT_Q4_K: take_groups(to, WEIGHT_Q4_K, w, row, groups, ahead); break;
     case WEIGHT_Q5_K: take_groups(to, WEIGHT_Q5_K, w, row, groups, ahead); break;
+    case WEIGHT_Q8_F32:
     case WEIGHT_CACHE_Q8: take_groups(to, WEIGHT_CACHE_Q8, w, row, groups, ahead); break;
     case WEIGHT_Q4_BF16: take_groups(to, WEIGHT_Q4_BF16, w, row, groups, ahead); break;
     case WEIGHT_MXFP4: take_groups(to, WEIGHT_MXFP4, w, row, groups, ahead); break;

@@ -32,6 +32,7 @@ ALWAYS_INLINE int code_above(enum weight_type type)
 {
     switch (type) {
     case WEIGHT_Q8_0:
+    case WEIGHT_Q8_F32:
     case WEIGHT_CACHE_Q8:
     case WEIGHT_IQ4_NL:
     case WEIGHT_IQ4_XS: return 128;

@@ -104,8 +104,10 @@ static void multiply_few(const struct quantised_product *p, size_t i)
 static enum panel_kind kind_of(const struct weight_view *w)
 {
     const struct quantised_format *f = quantised_format(w->type);
+    if (w->panels && weight_is_q8(w->type))
+        return w->type == WEIGHT_Q8_0 ? PANEL_Q8_0 : PANEL_Q8_F32;
     if (w->panels)
-        return w->type == WEIGHT_Q8_0 ? PANEL_Q8_0 : w->type == WEIGHT_Q4_0 ? PANEL_Q4_0 : PANEL_Q4_BF16;
+        return w->type == WEIGHT_Q4_0 ? PANEL_Q4_0 : PANEL_Q4_BF16;
     if (f->halves)
         return f->minimums ? PANEL_OPEN_HALVES_MINIMUMS : f->halves == 64 ? PANEL_OPEN_WIDE_HALVES : PANEL_OPEN_HALVES;
     return f->minimums ? PANEL_OPEN_MINIMUMS : PANEL_OPEN;
@@ -122,7 +124,7 @@ void tiled_matmul_quantised(const struct quantised_loops *v, float *y, size_t ld
         for (size_t t = 0; t < T; t++)
             for (size_t n = n0; n < n1; n++)
                 y[t * ldy + n] = 0.0f;
-    } else if (T > FEW_ROWS_OF_X || w->type == WEIGHT_CACHE_Q8) { /* `few` does not support CACHE_Q8 */
+    } else if (T > FEW_ROWS_OF_X || w->type == WEIGHT_CACHE_Q8 || (w->type == WEIGHT_Q8_F32 && !w->panels)) { /* `few` does not support these */
         for (size_t i = first; i < end; i += MANY_PANELS)
             multiply_panels(&p, i, min_size(MANY_PANELS, end - i), 1, w->panels ? NULL : opened);
     } else if (!w->panels) {

@@ -30,9 +30,10 @@ struct open_panel {
 };
 
 enum panel_kind {
-    PANEL_Q8_0, PANEL_Q4_0, PANEL_Q4_BF16, PANEL_OPEN, PANEL_OPEN_HALVES, PANEL_OPEN_WIDE_HALVES, PANEL_OPEN_MINIMUMS, PANEL_OPEN_HALVES_MINIMUMS
+    PANEL_Q8_0, PANEL_Q4_0, PANEL_Q4_BF16, PANEL_Q8_F32, PANEL_OPEN, PANEL_OPEN_HALVES, PANEL_OPEN_WIDE_HALVES, PANEL_OPEN_MINIMUMS, PANEL_OPEN_HALVES_MINIMUMS
 };
 
+static inline int panel_is_open(enum panel_kind kind) { return kind >= PANEL_OPEN; }
 static inline int panel_has_4_bits(enum panel_kind kind) { return kind == PANEL_Q4_0 || kind == PANEL_Q4_BF16; }
 
 static inline int panel_has_halves(enum panel_kind kind)
@@ -62,7 +63,7 @@ struct quantised_loops {
      * rows of the panel are undefined. */
     void (*open)(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups);
     /* Sets sums[t][r] to the sum over groups [group, group + groups) for row `row` + r of w and row t of x. T is at
-     * most FEW_ROWS_OF_X. w consists of GGUF blocks; its type is not CACHE_Q8. */
+     * most FEW_ROWS_OF_X. w consists of GGUF blocks; its type is neither CACHE_Q8 nor Q8_F32. */
     void (*few)(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups,
                 const struct quantised_group *x, size_t ldx, size_t T);
 };

@@ -242,8 +242,8 @@ static void silu_mul(float *y, const float *g, const float *u, size_t n)
 
 const struct kernels kernels_scalar = {
     .name = "scalar",
-    .matmul = {matmul, matmul, matmul, matmul, matmul, matmul},
-    .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows},
+    .matmul = {matmul, matmul, matmul, matmul, matmul, matmul, matmul},
+    .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows},
     .fma_rows_cache_q8 = fma_rows,
     .matmul_bf16 = matmul_bf16,
     .matmul_quantised = matmul_quantised,

@@ -83,7 +83,7 @@ static void decode_chunks_of_f4(const struct vector_loops *v, float *out, const 
         memcpy(out + whole, decoded, tail * sizeof *out);
 }
 
-/* A run of F8 weights shares one scale. */
+/* A run of F8 or I8 weights shares one scale. */
 void tiled_decode(const struct vector_loops *v, float *out, const struct weight_view *w, size_t i, size_t j, size_t n,
                   int packed)
 {
@@ -95,7 +95,7 @@ void tiled_decode(const struct vector_loops *v, float *out, const struct weight_
         decode_chunks_of_f4(v, out, w, i, j, n, packed);
         return;
     }
-    if (w->type != WEIGHT_F8_E4M3) {
+    if (!weight_is_byte(w->type)) {
         decode_codes(v, out, w->type, weight_at(w, i, j), n, 1.0f, packed);
         return;
     }
@@ -309,7 +309,7 @@ static void multiply_block(const struct product *p, size_t n, size_t rows, size_
 static void multiply(struct product *p, size_t n0, size_t n1, size_t T)
 {
     const struct weight_view *w = p->w;
-    int whole = w->cols % DOT_CHUNK == 0, rare = w->type == WEIGHT_F16 || w->type == WEIGHT_F8_E4M3 || w->type == WEIGHT_I4 || w->type == WEIGHT_F4;
+    int whole = w->cols % DOT_CHUNK == 0, rare = w->type == WEIGHT_F16 || weight_is_byte(w->type) || weight_is_packed(w->type);
     p->many = T > FEW_TOKENS;
     p->decoded = !w->packed && (rare || !whole || (w->type == WEIGHT_F32 && p->many));
     if (w->cols == 0) {

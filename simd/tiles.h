@@ -6,8 +6,8 @@
  * vector_loops). tiles.c cuts matrices into tiles, and strips.c into strips.
  *
  * Tile functions handle whole chunks only, and strip functions whole strips only. If K ends inside a chunk, or if
- * fewer than HALF_STRIP columns are left, the weights are first decoded to f32 and padded with +0. F16, F8, I4 and F4 weights are
- * always decoded to f32 first. If fewer than TILE_ROWS rows are left, tiles.c repeats one of them in
+ * fewer than HALF_STRIP columns are left, the weights are first decoded to f32 and padded with +0. F16, F8, I8, I4 and F4 weights
+ * are always decoded to f32 first. If fewer than TILE_ROWS rows are left, tiles.c repeats one of them in
  * the tile and discards the extra sums. */
 #ifndef VB_TILES_H
 #define VB_TILES_H
@@ -73,8 +73,8 @@ struct vector_loops {
      * w in ascending order. T is from 1 to strip_tokens. */
     void (*strip)(size_t T, const struct strip *strip);
     size_t strip_tokens;
-    /* Decodes whole chunks of 32 weights (F16, BF16 or F8_E4M3) to f32, in natural order, or in packed order if
-     * `packed` is nonzero. `scale` multiplies F8_E4M3 weights and is ignored for the other types. */
+    /* Decodes whole chunks of 32 weights (F16, BF16, F8_E4M3 or I8) to f32, in natural order, or in packed order if
+     * `packed` is nonzero. `scale` multiplies F8_E4M3 and I8 weights and is ignored for the other types. */
     void (*decode)(float *out, enum weight_type type, const void *codes, size_t chunks, float scale, int packed);
     /* Decodes whole groups of 32 weights of type I4. `scales` has a BF16 number for each group. `rounded`: struct weight_view. */
     void (*decode_i4)(float *out, const unsigned char *codes, const unsigned char *scales, size_t groups, int rounded, int packed);
@@ -104,7 +104,7 @@ static inline size_t min_size(size_t a, size_t b) { return a < b ? a : b; }
 
 static inline size_t weight_size(enum weight_type type)
 {
-    return type == WEIGHT_F32 ? 4 : type == WEIGHT_F8_E4M3 ? 1 : 2;
+    return type == WEIGHT_F32 ? 4 : weight_is_byte(type) ? 1 : 2;
 }
 
 static inline const unsigned char *weight_at(const struct weight_view *w, size_t i, size_t j)

@@ -31,6 +31,8 @@ static void print_config(const json_t *model)
                (int)json_integer_value(json_array_get(fp8, 1)));
     if (json_object_get(c, "int4_group_size"))
         printf("  %-34s %lld\n", "int4 group_size", integer(c, "int4_group_size"));
+    if (json_object_get(c, "int8_scales"))
+        printf("  %-34s one for each row\n", "int8 scales");
     if (flag(c, "no_groups"))
         printf("  %-34s the file %s\n", "groups", CLI_NO_GROUPS);
     if (flag(c, "no_query_scale"))

@@ -110,7 +110,9 @@ struct writing {
     char *scratch; /* `room` bytes for each thread: the numbers of a task, one column of them, and the encoded bytes */
     size_t room;
     atomic_int error;      /* errno of a write that failed */
-    atomic_size_t groups, inexact; /* of I4 weights written as Q4_0: all groups, and those whose scale is no f16 */
+    struct kept_scales {
+        atomic_size_t count, inexact; /* all scales, and those that are no f16 */
+    } int4, int8; /* of I4 weights written as Q4_0 (groups), and of I8 weights written as Q8_0 (rows) */
     atomic_int not_finite; /* nonzero: a number is not finite, or is too large for the type */
 };
 
@@ -224,24 +226,41 @@ static int write_at(int fd, const unsigned char *bytes, size_t size, size_t at)
     return 0;
 }
 
-/* Replaces the Q4_0 blocks of a row of I4 weights by the stored codes and scales, where f16 holds the scale. */
+/* Sets *half to the scale and returns 1, if f16 holds it; else returns 0. */
+static int scale_as_f16(struct kept_scales *kept, uint16_t *half, float scale)
+{
+    op_store_f16(half, &scale, 1);
+    int exact = f16_to_f32(*half) == scale;
+    atomic_fetch_add(&kept->count, 1);
+    atomic_fetch_add(&kept->inexact, !exact);
+    return exact;
+}
+
+/* Replaces the Q8_0 blocks of a row of I8 weights by the stored codes and the scale of the row, if f16 holds the scale. */
+static void keep_bytes(struct writing *w, unsigned char *blocks, const struct weight_view *from, size_t i)
+{
+    const char *codes = (const char *)from->data + i * from->stride;
+    uint16_t half;
+    if (!scale_as_f16(&w->int8, &half, weight_scale(from, i, 0)))
+        return;
+    for (size_t k = 0; k < from->cols; k += QUANTISE_BLOCK, blocks += QUANTISE_Q8_0_BYTES) {
+        memcpy(blocks, &half, sizeof half);
+        memcpy(blocks + 2, codes + k, QUANTISE_BLOCK);
+    }
+}
+
+/* The same of the Q4_0 blocks of a row of I4 weights: each block has a scale. */
 static void keep_codes(struct writing *w, unsigned char *blocks, const struct weight_view *from, size_t i)
 {
-    size_t groups = from->cols / QUANTISE_BLOCK, inexact = 0;
+    size_t groups = from->cols / QUANTISE_BLOCK;
     const unsigned char *codes = (const unsigned char *)from->data + i * from->stride / 2;
     for (size_t g = 0; g < groups; g++, blocks += QUANTISE_Q4_0_BYTES) {
-        float scale = group_scale(from, i * from->stride / QUANTISE_BLOCK + g);
         uint16_t half;
-        op_store_f16(&half, &scale, 1);
-        if (f16_to_f32(half) != scale) {
-            inexact++;
+        if (!scale_as_f16(&w->int4, &half, group_scale(from, i * from->stride / QUANTISE_BLOCK + g)))
             continue;
-        }
         memcpy(blocks, &half, sizeof half);
         op_reorder_i4(blocks + 2, codes + g * QUANTISE_BLOCK / 2);
     }
-    atomic_fetch_add(&w->groups, groups);
-    atomic_fetch_add(&w->inexact, inexact);
 }
 
 static void write_rows(void *arg, size_t task, int thread)
@@ -257,10 +276,12 @@ static void write_rows(void *arg, size_t task, int thread)
     decode_rows(x, column, t, first, count);
     if (encode(bytes, x, t->type->as, count * w->cols))
         atomic_store(&w->not_finite, 1);
-    for (size_t r = 0, i; t->type->as == GGUF_AS_Q4_0 && t->layout != GGUF_KEYS && r < count; r++) {
+    for (size_t r = 0, i; t->layout != GGUF_KEYS && r < count; r++) {
         const struct weight_view *from = source_of(t, first + r, &i);
-        if (from->type == WEIGHT_I4)
+        if (from->type == WEIGHT_I4 && t->type->as == GGUF_AS_Q4_0)
             keep_codes(w, bytes + r * row_bytes, from, i);
+        if (from->type == WEIGHT_I8 && t->type->as == GGUF_AS_Q8_0)
+            keep_bytes(w, bytes + r * row_bytes, from, i);
     }
     int error = write_at(w->fd, bytes, count * row_bytes, w->p->header_bytes + t->offset + first * row_bytes);
     if (error)
@@ -418,8 +439,11 @@ int gguf_plan_write(struct gguf_plan *p, int fd, const char *path, int threads,
         rc = write_tensor(&w, path, &meter, err);
     }
     vb_free(&p->allocator, w.scratch);
-    if (w.inexact)
+    if (w.int4.inexact)
         gguf_note(p, "%zu of %zu groups of INT4 weights have a scale that is no f16: they were quantised again, so they differ",
-                  (size_t)w.inexact, (size_t)w.groups);
+                  (size_t)w.int4.inexact, (size_t)w.int4.count);
+    if (w.int8.inexact)
+        gguf_note(p, "%zu of %zu rows of int8 weights have a scale that is no f16: they were quantised again, so they differ",
+                  (size_t)w.int8.inexact, (size_t)w.int8.count);
     return rc;
 }

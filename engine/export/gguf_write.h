@@ -94,7 +94,7 @@ void gguf_plan_close(struct gguf_plan *p);
  * VB_STOPPED.
  *
  * I4 weights that become Q4_0 keep their codes and scales, except for groups whose scale is no f16: these are quantised like
- * other weights, and a note says how many there are.
+ * other weights, and a note says how many there are. The same is true of I8 weights that become Q8_0, row by row.
  *
  * Returns VB_IO if the file cannot be written. Returns VB_BAD_CHECKPOINT if a weight is not finite, or is too large for
  * its new type or for the scale of its block; the message names the file, the tensor and the index. */

@@ -14,11 +14,15 @@
 #define TEXT_CHUNK 65536 /* names are stored in chunks of this size, so that they never move */
 #define MAX_SHARDS 100000
 
-/* Names of the files with the weights. Mistral publishes its models twice, under both names; Hugging Face's come first. */
+/* Names of the files with the weights. Mistral publishes its models twice, under both names; Hugging Face's come first. ModelSlim has
+ * names of its own; older versions wrote the last two. */
 static const struct file_names {
     const char *single, *index;
 } file_names[] = {{"model.safetensors", "model.safetensors.index.json"},
-                  {"consolidated.safetensors", "consolidated.safetensors.index.json"}};
+                  {"consolidated.safetensors", "consolidated.safetensors.index.json"},
+                  {"quant_model_weights.safetensors", "quant_model_weights.safetensors.index.json"},
+                  {"quant_model_weight_w8a8_dynamic.safetensors", "quant_model_weight_w8a8_dynamic.safetensors.index.json"},
+                  {"quant_model_weight_w8a8.safetensors", "quant_model_weight_w8a8.safetensors.index.json"}};
 
 struct text {
     struct text *next;

@@ -13,7 +13,7 @@
 
 enum dtype { /* in the order of enum weight_type (simd/kernels.h); I4 and F4 are packed codes of 4 bits;
               Q8_0 and the types after it occur only in GGUF files */
-    DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F8_E4M3, DTYPE_I4, DTYPE_F4,
+    DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_F8_E4M3, DTYPE_I4, DTYPE_F4, DTYPE_I8,
     DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
     DTYPE_MXFP4,
     DTYPE_IQ2_XXS, DTYPE_IQ2_XS, DTYPE_IQ2_S, DTYPE_IQ3_XXS, DTYPE_IQ3_S, DTYPE_IQ1_S, DTYPE_IQ1_M, DTYPE_TQ1_0, DTYPE_TQ2_0,
@@ -43,7 +43,8 @@ struct checkpoint;
 
 /* Opens a checkpoint. `dir` is a GGUF file (gguf.h), or a directory with model.safetensors or with shards that
  * model.safetensors.index.json lists. If a directory has both, model.safetensors is used. If it has neither, consolidated.safetensors
- * or the shards of consolidated.safetensors.index.json are opened, which are the names of Mistral's own files.
+ * or the shards of consolidated.safetensors.index.json are opened, which are the names of Mistral's own files; or else files with
+ * the names of ModelSlim (checkpoint.c).
  *
  * Each file is memory-mapped read-only, and only its header is read. The function returns an error, with a message that
  * names the file and the tensor, in these cases: a shard is missing or cut short; offsets overlap or lie outside the file;

@@ -15,7 +15,7 @@ static const struct {
 } dtypes[] = {
     {"F32", DTYPE_F32, 4},      {"F16", DTYPE_F16, 2},   {"BF16", DTYPE_BF16, 2},  {"F8_E4M3", DTYPE_F8_E4M3, 1},
     {"F64", DTYPE_OTHER, 8},    {"I64", DTYPE_OTHER, 8}, {"U64", DTYPE_OTHER, 8},  {"I32", DTYPE_OTHER, 4},
-    {"U32", DTYPE_OTHER, 4},    {"I16", DTYPE_OTHER, 2}, {"U16", DTYPE_OTHER, 2},  {"I8", DTYPE_OTHER, 1},
+    {"U32", DTYPE_OTHER, 4},    {"I16", DTYPE_OTHER, 2}, {"U16", DTYPE_OTHER, 2},  {"I8", DTYPE_I8, 1},
     {"U8", DTYPE_OTHER, 1},     {"BOOL", DTYPE_OTHER, 1}, {"F8_E5M2", DTYPE_OTHER, 1}, {"F8_E8M0", DTYPE_OTHER, 1},
 };
 

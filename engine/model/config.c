@@ -528,6 +528,8 @@ int config_read(struct config *out, const char *dir, const vb_allocator *a, vb_e
         rc = vb_read_file(a, generation_path, &generation, &generation_size, err);
     if (!rc)
         rc = parse(out, text, size, generation, generation_size, of_mistral ? "params.json" : "config.json", of_mistral, err);
+    if (!rc)
+        rc = config_read_description(out, dir, a, err);
     vb_free(a, params);
     vb_free(a, generation);
     vb_free(a, text);

@@ -88,6 +88,8 @@ struct config {
 
     int int4;                             /* 1: quantization_config.quant_method is compressed-tensors, with codes of 4 bits and
                                              a scale for each 32 of a row */
+    int int8;                             /* 1: there may be codes of 8 bits with a scale for each row (compressed-tensors, ModelSlim) */
+    int rotated;                          /* 1: is_rot_used of ModelSlim: the residual stream is another one than before quantisation */
 
     int bos_token_id;                     /* id of the BOS token, or -1; this id and the EOS ids may lie outside the vocabulary */
     int eos_token_ids[CONFIG_MAX_EOS], num_eos; /* from generation_config.json if it has eos_token_id, else from config.json */

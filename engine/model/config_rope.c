@@ -169,35 +169,45 @@ static int must_equal(const struct config_reader *r, const char *inside, const j
 }
 
 /* Reads the quantization_config of compressed-tensors: one group of matrices, whose weights are packed codes of 4 bits with one
- * scale for each 32, or codes of E2M1 as MXFP4 or NVFP4. `targets` and `ignore` are not read: matrices whose codes are in the
- * checkpoint are quantised. What the file says about activations is refused with integers, and ignored with E2M1. */
+ * scale for each 32, codes of 8 bits with one for each row, or codes of E2M1 as MXFP4 or NVFP4. `targets` and `ignore` are not
+ * read: matrices whose codes are in the checkpoint are quantised. What the file says about activations is refused with 4-bit
+ * integers, ignored with E2M1, and ignored with 8-bit integers if activations are scaled as they come (dynamic). */
 static int read_compressed_tensors(const struct config_reader *r, const json_t *q)
 {
     static const char groups_key[] = "quantization_config.config_groups", group_key[] = "quantization_config.config_groups.group_0",
-                      inside[] = "quantization_config.config_groups.group_0.weights";
+                      inside[] = "quantization_config.config_groups.group_0.weights",
+                      activations_key[] = "quantization_config.config_groups.group_0.input_activations";
     static const char *const unused[] = {"input_activations", "output_activations"}, *const kv = "kv_cache_scheme";
     const json_t *groups = json_object_get(q, "config_groups"), *group = json_object_get(groups, "group_0"), *weights;
     const char *format = json_string_value(json_object_get(q, "format"));
     int rc, nvfp4 = format && !strcmp(format, "nvfp4-pack-quantized"), floats = nvfp4 || (format && !strcmp(format, "mxfp4-pack-quantized"));
-    if (!floats && (rc = config_must_be(r, "quantization_config", q, "format", "pack-quantized", 1)))
-        return rc;
+    int bytes = format && !strcmp(format, "int-quantized");
+    if (!floats && !bytes && (!format || strcmp(format, "pack-quantized")))
+        return config_unsupported(r, "quantization_config", "format", json_object_get(q, "format"),
+                                  "pack-quantized, int-quantized, nvfp4-pack-quantized and mxfp4-pack-quantized");
     if (config_switched_on(json_object_get(q, kv)))
         return config_unsupported(r, "quantization_config", kv, json_object_get(q, kv), "null");
     if (json_object_size(groups) != 1 || !json_is_object(group))
         return config_unsupported(r, NULL, groups_key, groups, "one object group_0");
-    for (size_t i = 0; !floats && i < sizeof unused / sizeof *unused; i++)
+    for (size_t i = bytes; !floats && i < sizeof unused / sizeof *unused; i++)
         if (config_switched_on(json_object_get(group, unused[i])))
             return config_unsupported(r, group_key, unused[i], json_object_get(group, unused[i]), "null");
     weights = json_object_get(group, "weights");
-    if ((rc = must_equal(r, inside, weights, "num_bits", json_integer(4))) ||
-        (rc = must_equal(r, inside, weights, "group_size", json_integer(nvfp4 ? 16 : 32))) ||
-        (rc = config_must_be(r, inside, weights, "strategy", nvfp4 ? "tensor_group" : "group", 1)) ||
+    const json_t *activations = json_object_get(group, "input_activations"), *size = json_object_get(weights, "group_size");
+    if (bytes && config_switched_on(activations) && (rc = must_equal(r, activations_key, activations, "dynamic", json_true())))
+        return rc;
+    if (bytes && config_switched_on(size))
+        return config_unsupported(r, inside, "group_size", size, "null");
+    if ((rc = must_equal(r, inside, weights, "num_bits", json_integer(bytes ? 8 : 4))) ||
+        (!bytes && (rc = must_equal(r, inside, weights, "group_size", json_integer(nvfp4 ? 16 : 32)))) ||
+        (rc = config_must_be(r, inside, weights, "strategy", bytes ? "channel" : nvfp4 ? "tensor_group" : "group", 1)) ||
         (rc = config_must_be(r, inside, weights, "type", floats ? "float" : "int", 1)) ||
         (rc = must_equal(r, inside, weights, "symmetric", json_true())))
         return rc;
     if (config_switched_on(json_object_get(weights, "actorder")))
         return config_unsupported(r, inside, "actorder", json_object_get(weights, "actorder"), "null");
-    r->c->int4 = !floats;
+    r->c->int4 = !floats && !bytes;
+    r->c->int8 = bytes;
     return VB_OK;
 }
 

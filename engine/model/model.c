@@ -67,7 +67,7 @@ static int is_stored(const struct binder *b, const char *part)
 }
 
 _Static_assert((int)DTYPE_F8_E4M3 == WEIGHT_F8_E4M3 && (int)DTYPE_I4 == WEIGHT_I4 && (int)DTYPE_F4 == WEIGHT_F4 &&
-               (int)DTYPE_Q8_0 == WEIGHT_Q8_0 && (int)DTYPE_Q2_K == WEIGHT_Q2_K && (int)DTYPE_OTHER == WEIGHT_ALL_TYPES, "both lists are in one order");
+               (int)DTYPE_I8 == WEIGHT_I8 && (int)DTYPE_Q8_0 == WEIGHT_Q8_0 && (int)DTYPE_Q2_K == WEIGHT_Q2_K && (int)DTYPE_OTHER == WEIGHT_ALL_TYPES, "both lists are in one order");
 
 static int weight_type(const struct tensor *t, enum weight_type *type)
 {
@@ -85,13 +85,15 @@ static int bind_matrix(struct binder *b, struct weight_view *w, const struct ten
         return rc;
     *out = t;
     if (!weight_type(t, &type))
-        return vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is %s, wanted F32, F16, BF16 or F8_E4M3", t->file, t->name,
+        return vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is %s, wanted F32, F16, BF16, F8_E4M3 or I8", t->file, t->name,
                        t->dtype_name);
     *w = (struct weight_view){.type = type, .data = t->data, .rows = rows, .cols = cols, .stride = cols};
     if (type == WEIGHT_I4)
         return model_bind_groups(b, w, part, t->file);
     if (type == WEIGHT_F4)
         return model_bind_floats_of_4_bits(b, w, part, t->file);
+    if (type == WEIGHT_I8)
+        return model_bind_row_scales(b, w, part, t->file);
     return type == WEIGHT_F8_E4M3 ? model_bind_scale(b, w, part, t->file) : VB_OK;
 }
 
@@ -286,6 +288,10 @@ static int bind_mtp(struct binder *b, struct mtp_module *module, int index)
     size_t d = b->c->dims.d, V = b->c->dims.V;
     const struct tensor *t;
     int rc;
+    set_layer(b, index);
+    if (is_stored(b, "rot.weight") || (b->c->rotated && !strcmp(b->c->architecture, "GlmMoeDsaForCausalLM")))
+        return vb_fail(b->err, VB_UNSUPPORTED, "%s: MTP layer %d wants hidden states that are rotated by %srot.weight, which is not supported; "
+                       "set num_nextn_predict_layers to 0 in %s to do without it", checkpoint_dir(b->m->checkpoint), index, b->prefix, config_origin(b->c));
     if ((rc = bind_layer(b, &module->layer, index)) || (rc = bind_vector(b, &module->enorm, "enorm.weight", d)) ||
         (rc = bind_vector(b, &module->hnorm, "hnorm.weight", d)) ||
         (rc = bind_linear(b, &module->eh_proj, "eh_proj", d, 2 * d)) ||
@@ -358,7 +364,8 @@ static int is_vision(const char *name)
  * an MTP layer. Otherwise config.json may have too small a number of layers. */
 static const char *explain(struct binder *b, const struct tensor *t)
 {
-    static const char *const scales[] = {".input_scale", ".input_global_scale", ".k_scale", ".v_scale"};
+    static const char *const scales[] = {".input_scale", ".input_global_scale", ".k_scale", ".v_scale", ".kv_cache_scale", ".kv_cache_offset",
+                                         ".fa_q.scale", ".fa_k.scale", ".fa_v.scale", ".fa_q.offset", ".fa_k.offset", ".fa_v.offset"};
     int layer = model_layer_of(t->name);
     if (vb_ends_with(t->name, ".rotary_emb.inv_freq"))
         return "computed from config.json";

@@ -119,7 +119,8 @@ int model_open(struct model **out, const char *dir, const vb_allocator *a, vb_er
  *
  * Precision bf16 makes every matrix of a linear layer BF16: a matrix stored in another type is rounded to nearest, once,
  * into a copy. Precision q8 quantises each of these matrices to Q8_0, and precision q4 to Q4_0, if the length of its rows
- * is a multiple of 32. I4 and F4 stay in precision bf16, and become Q4_BF16, NVFP4 or MXFP4 in q8 and q4 (simd/quantised.h). W_uk is quantised
+ * is a multiple of 32. I4 and F4 stay in precision bf16, and become Q4_BF16, NVFP4 or MXFP4 in q8 and q4 (simd/quantised.h). I8 becomes Q8_F32
+ * in q8. W_uk is quantised
  * along n. In every precision, matrices that are quantised in the file stay as they are, and so do embed_tokens and the router's
  * matrix.
  *

@@ -39,7 +39,7 @@ static int item_of(const struct tensor *t, struct item *item)
         [DTYPE_Q4_1] = BLOCK(0, 2), [DTYPE_IQ4_NL] = BLOCK(0, NONE), [DTYPE_IQ4_XS] = BLOCK(0, NONE),
         [DTYPE_Q3_K] = BLOCK(108, NONE), [DTYPE_Q2_K] = BLOCK(80, 82),
     };
-    if ((t->dtype == DTYPE_OTHER && !is_exponents(t)) || t->dtype == DTYPE_I4 || t->dtype == DTYPE_F4) /* every code of I4 and F4 is a number */
+    if ((t->dtype == DTYPE_OTHER && !is_exponents(t)) || t->dtype == DTYPE_I4 || t->dtype == DTYPE_F4 || t->dtype == DTYPE_I8) /* every code of these is a number */
         return 0;
     *item = items[t->dtype == DTYPE_OTHER ? DTYPE_MXFP4 : t->dtype];
     if (t->dtype == DTYPE_OTHER)

@@ -34,6 +34,8 @@ static enum weight_type wanted_type(const struct binder *b, enum weight_type typ
         return type;
     if (type == WEIGHT_I4)
         return WEIGHT_Q4_BF16; /* the same codes and scales */
+    if (type == WEIGHT_I8 && b->c->precision == PRECISION_Q8)
+        return WEIGHT_Q8_F32; /* the same */
     return b->c->precision == PRECISION_BF16 ? WEIGHT_BF16 : b->c->precision == PRECISION_Q8 ? WEIGHT_Q8_0 : WEIGHT_Q4_0;
 }
 
@@ -126,12 +128,12 @@ int model_plan_tied_head(struct binder *b, struct weight_view *head, struct weig
 }
 
 /* Plans a copy of W_uk of all attention heads, if one is needed. If W_uk is quantised along c, the copy is F32. Otherwise
- * the copy is quantised along n, if the precision requires it and n is a multiple of 32. The scales of I4 and F4 are along c, so the
- * numbers of such a matrix are quantised like others. */
+ * the copy is quantised along n, if the precision requires it and n is a multiple of 32. The scales of I4 and F4 are along c, and each row of
+ * I8 has its own scale, so the numbers of such a matrix are quantised like others. */
 static int plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
 {
     size_t H = b->c->dims.H, n = b->c->dims.n, latent = b->c->dims.c;
-    enum weight_type stored = a->w_uk.type, numbers = weight_is_packed(stored) ? WEIGHT_F32 : stored;
+    enum weight_type stored = a->w_uk.type, numbers = weight_is_packed(stored) || stored == WEIGHT_I8 ? WEIGHT_F32 : stored;
     enum weight_type type = weight_is_quantised(stored) ? WEIGHT_F32 : wanted_type(b, numbers, n);
     struct model_copy copy = {.to = &a->w_uk, .from = a->w_uk, .tensor = t, .head_stride = a->uk_stride};
     if (type == numbers)
@@ -268,6 +270,17 @@ static void reorder_i4(unsigned char *blocks, const struct weight_view *from, si
     }
 }
 
+/* Makes the Q8_F32 blocks of one row of an I8 matrix. */
+static void reorder_i8(unsigned char *blocks, const struct weight_view *from, size_t row)
+{
+    struct weight_view w = weight_rows(from, row, 1);
+    float scale = weight_scale(&w, 0, 0);
+    for (size_t g = 0; g < w.cols / QUANTISED_GROUP; g++, blocks += 36) {
+        memcpy(blocks, &scale, sizeof scale);
+        memcpy(blocks + sizeof scale, (const char *)w.data + g * QUANTISED_GROUP, QUANTISED_GROUP);
+    }
+}
+
 /* Makes the MXFP4 or NVFP4 blocks of one row of an F4 matrix. */
 static void reorder_f4(unsigned char *blocks, const struct weight_view *from, size_t row)
 {
@@ -284,7 +297,8 @@ static void quantise_rows(struct making *m, const struct some_rows *s, unsigned 
 {
     const struct weight_view *to = &s->copy->result;
     void (*reorder)(unsigned char *, const struct weight_view *, size_t) =
-        to->type == WEIGHT_Q4_BF16 ? reorder_i4 : to->type == WEIGHT_MXFP4 || to->type == WEIGHT_NVFP4 ? reorder_f4 : NULL;
+        to->type == WEIGHT_Q4_BF16 ? reorder_i4 : to->type == WEIGHT_MXFP4 || to->type == WEIGHT_NVFP4 ? reorder_f4
+                                   : to->type == WEIGHT_Q8_F32 ? reorder_i8 : NULL;
     if (reorder) {
         for (size_t r = 0; r < s->count; r++)
             reorder(blocks + r * block_row_bytes(to->type, to->cols), &s->copy->from, source_row(s->copy, s->row + r));

@@ -87,6 +87,8 @@ int model_take(const struct binder *b, const struct tensor **out, const char *pa
 
 /* Takes the scales of an FP8 matrix. There is one scale for each block. Blocks at the edges may be incomplete. */
 int model_bind_scale(struct binder *b, struct weight_view *w, const char *part, const char *file);
+/* Takes the scales of an I8 matrix, one for each row, and its offsets, which must be 0. */
+int model_bind_row_scales(struct binder *b, struct weight_view *w, const char *part, const char *file);
 /* Takes the scales of a matrix of packed codes. They stay in the file, because they are an eighth of the matrix. */
 int model_bind_groups(struct binder *b, struct weight_view *w, const char *part, const char *file);
 /* Takes the scales of a matrix of E2M1 codes. Their type tells NVFP4 (E4M3, one for each 16 weights of a row) from MXFP4 (a byte,

@@ -1,4 +1,4 @@
-/* engine/model/model_scales.c -- finds the scales of FP8 matrices and of matrices with codes of 4 bits. */
+/* engine/model/model_scales.c -- finds the scales of FP8 and int8 matrices and of matrices with codes of 4 bits. */
 #include "engine/model/model_internal.h"
 #include "simd/decode.h"
 
@@ -6,23 +6,14 @@
 #include <stdio.h>
 #include <string.h>
 
-int model_bind_scale(struct binder *b, struct weight_view *w, const char *part, const char *file)
+/* Sets w->scale to the numbers of t, which must be F32 or BF16. They stay in the file if they can be read there as f32. */
+static int set_scale(struct binder *b, struct weight_view *w, const struct tensor *t)
 {
-    const struct tensor *t;
-    if (!b->c->fp8)
-        return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s%s.weight is F8_E4M3, config.json has no quantization_config", file,
-                       b->prefix, part);
-    w->block_rows = b->c->fp8_block_rows ? (size_t)b->c->fp8_block_rows : w->rows;
-    w->block_cols = b->c->fp8_block_cols ? (size_t)b->c->fp8_block_cols : (w->cols + DOT_CHUNK - 1) / DOT_CHUNK * DOT_CHUNK;
-    w->scale_stride = (w->cols + w->block_cols - 1) / w->block_cols;
-    int rc = model_take(b, &t, part, ".weight_scale_inv", 2, (w->rows + w->block_rows - 1) / w->block_rows, w->scale_stride);
-    if (rc)
-        return rc;
     if (t->dtype != DTYPE_F32 && t->dtype != DTYPE_BF16)
         return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32 or BF16", t->file, t->name, t->dtype_name);
     w->scale = t->data;
     if (t->data && (t->dtype == DTYPE_BF16 || (uintptr_t)t->data % sizeof(float))) {
-        size_t count = (size_t)(t->shape[0] * t->shape[1]);
+        size_t count = (size_t)(t->shape[0] * (t->ndim == 2 ? t->shape[1] : 1));
         float *copy = model_alloc(b, count, sizeof *copy);
         if (!copy)
             return VB_NO_MEMORY;
@@ -31,6 +22,54 @@ int model_bind_scale(struct binder *b, struct weight_view *w, const char *part, 
         w->scale = copy;
         b->m->widened_bytes += count * sizeof *copy;
     }
+    return VB_OK;
+}
+
+int model_bind_scale(struct binder *b, struct weight_view *w, const char *part, const char *file)
+{
+    const struct tensor *t;
+    if (!b->c->fp8)
+        return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s%s.weight is F8_E4M3, config.json has no quantization_config for FP8 weights", file,
+                       b->prefix, part);
+    w->block_rows = b->c->fp8_block_rows ? (size_t)b->c->fp8_block_rows : w->rows;
+    w->block_cols = b->c->fp8_block_cols ? (size_t)b->c->fp8_block_cols : (w->cols + DOT_CHUNK - 1) / DOT_CHUNK * DOT_CHUNK;
+    w->scale_stride = (w->cols + w->block_cols - 1) / w->block_cols;
+    int rc = model_take(b, &t, part, ".weight_scale_inv", 2, (w->rows + w->block_rows - 1) / w->block_rows, w->scale_stride);
+    return rc ? rc : set_scale(b, w, t);
+}
+
+/* Takes a tensor with a number for each row of the matrix: [rows, 1] or [rows]. */
+static int take_rows(struct binder *b, const struct tensor **out, const char *part, const char *suffix, size_t rows)
+{
+    char name[TENSOR_MAX_NAME + 1];
+    snprintf(name, sizeof name, "%s%s%s", b->prefix, part, suffix);
+    const struct tensor *t = checkpoint_find(b->m->checkpoint, name);
+    return model_take(b, out, part, suffix, t && t->ndim == 1 ? 1 : 2, rows, 1);
+}
+
+int model_bind_row_scales(struct binder *b, struct weight_view *w, const char *part, const char *file)
+{
+    static const char offsets[] = ".weight_offset";
+    const struct tensor *t;
+    char name[TENSOR_MAX_NAME + 1];
+    if (!b->c->int8)
+        return vb_fail(b->err, VB_BAD_CHECKPOINT,
+                       "%s: %s%s.weight is I8, wanted quant_model_description.json, or a quantization_config of int8 weights in %s", file,
+                       b->prefix, part, config_origin(b->c));
+    w->block_rows = w->scale_stride = 1;
+    w->block_cols = (w->cols + DOT_CHUNK - 1) / DOT_CHUNK * DOT_CHUNK;
+    int rc = take_rows(b, &t, part, ".weight_scale", w->rows);
+    if (rc || (rc = set_scale(b, w, t)))
+        return rc;
+    snprintf(name, sizeof name, "%s%s%s", b->prefix, part, offsets);
+    if (!checkpoint_find(b->m->checkpoint, name))
+        return VB_OK;
+    if ((rc = take_rows(b, &t, part, offsets, w->rows)))
+        return rc;
+    for (size_t i = 0; t->data && i < t->bytes; i++)
+        if (((const unsigned char *)t->data)[i])
+            return vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is not 0 for row %zu, only symmetric quantisation is supported", t->file, t->name,
+                           i / (t->bytes / w->rows));
     return VB_OK;
 }
 

@@ -59,7 +59,7 @@ void reads_of_layer(const struct config *c, const struct layer *l, read_sink eac
 
 const char *read_type_name(enum weight_type type)
 {
-    static const char *const names[WEIGHT_TYPES] = {"F32", "F16", "BF16", "F8_E4M3", "I4", "F4"};
+    static const char *const names[WEIGHT_TYPES] = {"F32", "F16", "BF16", "F8_E4M3", "I4", "F4", "I8"};
     return type < WEIGHT_TYPES ? names[type] : quantised_format(type)->name;
 }
 
@@ -70,6 +70,7 @@ double read_bytes(const struct weight_view *w, size_t rows)
     part.rows = rows;
     double bytes = rows ? (double)weight_bytes(&part) : 0;
     switch (w->type) {
+    case WEIGHT_I8:
     case WEIGHT_F8_E4M3: return bytes + 4 * (double)((w->cols + w->block_cols - 1) / w->block_cols) * (double)rows / (double)w->block_rows;
     case WEIGHT_I4: return bytes + 2 * numbers / QUANTISED_GROUP;
     case WEIGHT_F4: return bytes + numbers / (double)w->group_size;

@@ -34,7 +34,7 @@ struct check {
 
 static int check_matrix(const struct check *k, const struct weight_view *w, const char *name)
 {
-    static const char *const types[WEIGHT_TYPES] = {"F32", "F16", "BF16", "F8_E4M3", "I4"};
+    static const char *const types[WEIGHT_TYPES] = {"F32", "F16", "BF16", "F8_E4M3", "I4", "F4", "I8"};
     const char *type = weight_is_quantised(w->type) ? quantised_format(w->type)->name : types[w->type];
     if (!w->rows || (w->type == k->type && (w->type == WEIGHT_BF16 || w->type == WEIGHT_F32)))
         return VB_OK;

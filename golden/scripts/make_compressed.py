@@ -3,7 +3,7 @@
 
 For each format in FORMATS, of random weights:
 
-    NAME.weight_packed, NAME.weight_scale ...   what the package's compress makes of them
+    NAME.weight_packed or NAME.weight, NAME.weight_scale ...   what the package's compress makes of them
     NAME.f32      F32 [rows, cols]   the package's dequantisation in F32
     NAME.stored   F32 [rows, cols]   the package's decompress as it is: it rounds each weight to BF16
 
@@ -11,7 +11,7 @@ A format is one entry: how scales are chosen, the scheme, and the compressor. Ne
 import os
 
 import torch
-from compressed_tensors.compressors import MXFP4PackedCompressor, NVFP4PackedCompressor, PackedQuantizationCompressor
+from compressed_tensors.compressors import IntQuantizationCompressor, MXFP4PackedCompressor, NVFP4PackedCompressor, PackedQuantizationCompressor
 from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from compressed_tensors.quantization.lifecycle.forward import dequantize
@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 
 ROWS, COLS = 24, 96
 INT4 = QuantizationArgs(num_bits=4, type="int", symmetric=True, strategy="group", group_size=32)
+INT8 = QuantizationArgs(num_bits=8, type="int", symmetric=True, strategy="channel")
 
 
 def int4_scales(weights):
@@ -41,9 +42,18 @@ def mxfp4_scales(weights):
     return {"weight_scale": 2.0 ** torch.floor(torch.log2(largest / 6))}
 
 
-def int4_in_f32(packed, scheme):
-    wide = {key: value.float() if value.is_floating_point() else value for key, value in packed.items()}
-    return PackedQuantizationCompressor.decompress(wide, scheme)["weight"]
+def int8_scales(weights):
+    """BF16, one for each row; some rows use all codes from -128 to 127, others few of them"""
+    largest = weights.abs().amax(-1, keepdim=True)
+    return {"weight_scale": (largest / 127.5 * 2.0 ** torch.randint(-1, 3, largest.shape)).to(torch.bfloat16)}
+
+
+def integers_in_f32(compressor):
+    """Its decompress, given scales that are widened to F32."""
+    def decompress(packed, scheme):
+        wide = {key: value.float() if value.is_floating_point() else value for key, value in packed.items()}
+        return compressor.decompress(wide, scheme)["weight"]
+    return decompress
 
 
 def fp4_in_f32(compressor):
@@ -55,9 +65,10 @@ def fp4_in_f32(compressor):
     return decompress
 
 
-FORMATS = {"int4": (int4_scales, INT4, PackedQuantizationCompressor, int4_in_f32),
+FORMATS = {"int4": (int4_scales, INT4, PackedQuantizationCompressor, integers_in_f32(PackedQuantizationCompressor)),
            "nvfp4": (nvfp4_scales, NVFP4["weights"], NVFP4PackedCompressor, fp4_in_f32(NVFP4PackedCompressor)),
-           "mxfp4": (mxfp4_scales, MXFP4["weights"], MXFP4PackedCompressor, fp4_in_f32(MXFP4PackedCompressor))}
+           "mxfp4": (mxfp4_scales, MXFP4["weights"], MXFP4PackedCompressor, fp4_in_f32(MXFP4PackedCompressor)),
+           "int8": (int8_scales, INT8, IntQuantizationCompressor, integers_in_f32(IntQuantizationCompressor))}
 
 
 def main():

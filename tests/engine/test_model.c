@@ -194,7 +194,7 @@ TEST(each_wrong_dtype_is_told)
         int rc = list_bind(&l, &m, &err), scale = ends_with(t->name, "_scale_inv");
         assert_int_equal(rc, scale ? VB_BAD_CHECKPOINT : VB_UNSUPPORTED);
         assert_non_null(strstr(err.message, t->name));
-        const char *wanted = scale ? "F32 or BF16" : t->ndim == 2 ? "F32, F16, BF16 or F8_E4M3" : "F32, F16 or BF16";
+        const char *wanted = scale ? "F32 or BF16" : t->ndim == 2 ? "F32, F16, BF16, F8_E4M3 or I8" : "F32, F16 or BF16";
         assert_true(ends_with(err.message, wanted) && strstr(err.message, " is I64, wanted F32"));
         *t = whole;
     }
@@ -206,7 +206,7 @@ TEST(each_wrong_dtype_is_told)
     l.config.fp8 = 0;
     expect_bind(&l, VB_BAD_CHECKPOINT,
                 "model.safetensors: model.layers.0.self_attn.q_a_proj.weight is F8_E4M3, config.json has no "
-                "quantization_config");
+                "quantization_config for FP8 weights");
     checkpoint_close(l.from);
 }
 

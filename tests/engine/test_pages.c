@@ -126,26 +126,31 @@ TEST(little_memory_is_left_alone)
 static unsigned char byte_of_panel(enum weight_type type, size_t groups, const unsigned char *const *block, size_t rows, size_t at)
 {
     size_t pair = panel_pair_bytes(type), code_bytes = panel_code_bytes(type), size = quantised_format(type)->bytes;
-    size_t in = at % pair, scale = in < 64, g = at / pair * 2 + (scale ? in / 32 : (in - 64) / code_bytes);
-    size_t k = scale ? in % 32 : (in - 64) % code_bytes, r = scale ? k / 2 : k % 64 / 4;
+    size_t wide = type == WEIGHT_Q8_F32 ? 4 : 2, in = at % pair, scale = in < 64; /* wide: bytes of a scale */
+    size_t g = at / pair * 2 + (scale ? in / wide / 16 : (in - 64) / code_bytes);
+    size_t k = scale ? in % (16 * wide) : (in - 64) % code_bytes, r = scale ? k / wide : k % 64 / 4;
     if (g >= groups || r >= rows)
         return 0;
-    unsigned char byte = block[r][g * size + (scale ? k % 2 : 2 + k / 64 * 4 + k % 4)];
+    unsigned char byte = block[r][g * size + (scale ? k % wide : wide + k / 64 * 4 + k % 4)];
     return scale || type == WEIGHT_Q4_0 ? byte : (unsigned char)(byte + 128);
 }
 
 TEST(every_byte_of_a_panel_is_the_one_that_the_layout_says)
 {
-    static unsigned char blocks[16][3 * 34], panel[2 * (64 + 2 * 512)];
+    static const enum weight_type types[] = {WEIGHT_Q8_0, WEIGHT_Q4_0, WEIGHT_Q8_F32};
+    static unsigned char blocks[16][3 * 36], panel[2 * (64 + 2 * 512)];
     const unsigned char *row[16];
     for (size_t i = 0; i < sizeof blocks; i++)
-        blocks[i / (3 * 34)][i % (3 * 34)] = (unsigned char)(i * 37 + i / 256);
+        blocks[i / (3 * 36)][i % (3 * 36)] = (unsigned char)(i * 37 + i / 256);
     for (size_t r = 0; r < 16; r++)
         row[r] = blocks[(r * 5) % 16];
     for (size_t groups = 1; groups <= 3; groups++)
         for (size_t rows = 1; rows <= 16; rows++)
-            for (int q4 = 0; q4 < 2; q4++) {
-                enum weight_type type = q4 ? WEIGHT_Q4_0 : WEIGHT_Q8_0;
+            for (size_t t = 0; t < 3; t++) {
+                enum weight_type type = types[t];
+                for (size_t r = 0; r < 16 && type == WEIGHT_Q8_F32; r++) /* one scale for all blocks of a row: the last type of the list */
+                    for (size_t g = 1; g < 3; g++)
+                        memcpy(blocks[r] + 36 * g, blocks[r], 4);
                 memset(panel, 0xaa, sizeof panel);
                 panel_from_rows(panel, type, groups * QUANTISED_GROUP, row, rows);
                 for (size_t at = 0; at < panel_bytes(type, groups * QUANTISED_GROUP); at++)

@@ -23,18 +23,18 @@ static uint64_t seed = 1;
 static const char *filter = "";
 static int failures[KERNELS + 1][MOST_KERNEL_TABLES]; /* by table, in the order of kernel_tables */
 
-const char *const type_names[] = {"f32", "f16", "bf16", "f8_e4m3", "i4", "f4"};
+const char *const type_names[] = {"f32", "f16", "bf16", "f8_e4m3", "i4", "f4", "i8"};
 const char *const kind_names[] = {"uniform", "wide", "subnormal", "underflow", "zeros", "cancelling", "huge", "vanishing"};
 const char *const kernel_names[KERNELS] = {
-    [MATMUL] = "matmul_f32", "matmul_f16", "matmul_bf16", "matmul_f8_e4m3", "matmul_i4", "matmul_f4",
-    [FMA_ROWS] = "fma_rows_f32", "fma_rows_f16", "fma_rows_bf16", "fma_rows_f8_e4m3", "fma_rows_i4", "fma_rows_f4",
+    [MATMUL] = "matmul_f32", "matmul_f16", "matmul_bf16", "matmul_f8_e4m3", "matmul_i4", "matmul_f4", "matmul_i8",
+    [FMA_ROWS] = "fma_rows_f32", "fma_rows_f16", "fma_rows_bf16", "fma_rows_f8_e4m3", "fma_rows_i4", "fma_rows_f4", "fma_rows_i8",
     [MATMUL_NARROW] = "narrow_matmul",
     [MATMUL_QUANTISED] = "matmul_q8_0", "matmul_q4_0", "matmul_q5_0", "matmul_q5_1", "matmul_q4_k", "matmul_q5_k", "matmul_q6_k",
                          "matmul_mxfp4",
                          "matmul_iq2_xxs", "matmul_iq2_xs", "matmul_iq2_s", "matmul_iq3_xxs", "matmul_iq3_s", "matmul_iq1_s", "matmul_iq1_m",
                          "matmul_tq1_0", "matmul_tq2_0",
                          "matmul_q4_1", "matmul_iq4_nl", "matmul_iq4_xs", "matmul_q3_k", "matmul_q2_k",
-                         "matmul_cache_q8", "matmul_q4_bf16", "matmul_nvfp4",
+                         "matmul_cache_q8", "matmul_q4_bf16", "matmul_nvfp4", "matmul_q8_f32",
     [FMA_ROWS_CACHE_Q8] = "fma_rows_cache_q8",
     [DOT] = "dot", [PACK] = "pack", [NARROW] = "narrow", [QUANTISE] = "quantise",
     [AXPY] = "axpy", [SCALE] = "scale", [DIVIDE] = "divide", [INDEX_SCORES] = "index_scores", [COUNT_FROM] = "count_from",
@@ -61,7 +61,7 @@ uint64_t rng(void)
     return z ^ z >> 31;
 }
 
-size_t type_size(enum weight_type type) { return type == WEIGHT_F32 ? 4 : type == WEIGHT_F8_E4M3 ? 1 : 2; }
+size_t type_size(enum weight_type type) { return type == WEIGHT_F32 ? 4 : weight_is_byte(type) ? 1 : 2; }
 
 /* Lowest and highest exponent field per type and kind. Two factors of UNDERFLOW multiply to subnormals or to zeros of
  * either sign, the case in which a skipped tail shows (-0 + 0*0 is +0). */
@@ -75,9 +75,15 @@ static const struct { uint8_t low, high; } exponents[WEIGHT_TYPES][KINDS] = {
 void random_numbers(void *out, enum weight_type type, enum kind kind, size_t n)
 {
     static const int fraction_bits[] = {23, 10, 7, 3};
-    int bits = fraction_bits[type], size = (int)type_size(type);
+    int bits = type == WEIGHT_I8 ? 0 : fraction_bits[type], size = (int)type_size(type);
     uint32_t code = 0, sign = 1u << (8 * size - 1);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; type == WEIGHT_I8 && i < n; i++) { /* integers: no exponents, no NaN */
+        int8_t *q = (int8_t *)out + i;
+        *q = (int8_t)(kind == ZEROS ? 0 : kind == CANCEL && i % 2 ? -q[-1] : (int)below(256) - 128);
+        if (kind == VANISH || (kind == CANCEL && *q == -128))
+            *q = 1;
+    }
+    for (size_t i = 0; type != WEIGHT_I8 && i < n; i++) {
         uint64_t r = rng();
         if (kind == CANCEL && i % 2) { /* w after -w: with x alike, sums of exactly zero */
             code ^= sign;

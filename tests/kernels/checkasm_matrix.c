@@ -38,7 +38,7 @@ static struct weight_view random_f4_view(size_t rows, size_t cols, enum kind kin
     return w;
 }
 
-/* A random view of rows x cols: odd addresses, rows apart, F8 scales of a tensor in whose middle the view lies. The last
+/* A random view of rows x cols: odd addresses, rows apart, F8 and I8 scales of a tensor in whose middle the view lies. The last
  * weight, and the last scale, end at an unreadable page (or, for odd addresses, a few bytes before one). */
 static struct weight_view random_view(enum weight_type type, size_t rows, size_t cols, enum kind kind)
 {
@@ -52,7 +52,7 @@ static struct weight_view random_view(enum weight_type type, size_t rows, size_t
     char *data = ending_at_a_page(SLOT_W, numbers * size, below(2) ? below(8) : 0);
     random_numbers(data, type, kind, numbers);
     w.data = data;
-    if (type == WEIGHT_F8_E4M3) {
+    if (weight_is_byte(type)) {
         static const size_t sizes[] = {1, 3, 32, 128};
         w.block_rows = sizes[below(4)];
         w.block_cols = 32 << below(3);
@@ -235,11 +235,11 @@ void check_matrix_kernels(void)
     }
 }
 
-/* Every F16, BF16 and E4M3 code, NaN and infinities too, through whole chunks of both kernels and through tails. For
+/* Every F16, BF16, E4M3 and I8 code, NaN and infinities too, through whole chunks of both kernels and through tails. For
  * matmul each row is zero but for one code, so that the row's sum is that weight. */
 static void check_codes(enum weight_type type, size_t K, float scale)
 {
-    size_t size = type_size(type), codes = type == WEIGHT_F8_E4M3 ? 256 : 65536, T = 1;
+    size_t size = type_size(type), codes = weight_is_byte(type) ? 256 : 65536, T = 1;
     char *data = ending_at_a_page(SLOT_W, codes * K * size, 0);
     float *x = ending_at_a_page(SLOT_X, packed_length(K) * sizeof *x, 0);
     float *want = ending_at_a_page(SLOT_WANT, codes * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, codes * sizeof *got, 0);
@@ -276,12 +276,13 @@ static void check_codes(enum weight_type type, size_t K, float scale)
 
 void check_every_code(void)
 {
+    static const float scales[] = {1.0f, 0.0123f, 0x1.5p-130f, 0x1.5p120f};
     for (size_t K = 1; K <= 32; K += 31) {
         check_codes(WEIGHT_F16, K, 1.0f);
         check_codes(WEIGHT_BF16, K, 1.0f);
-        check_codes(WEIGHT_F8_E4M3, K, 1.0f);
-        check_codes(WEIGHT_F8_E4M3, K, 0.0123f);
-        check_codes(WEIGHT_F8_E4M3, K, 0x1.5p-130f);
-        check_codes(WEIGHT_F8_E4M3, K, 0x1.5p120f);
+        for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) {
+            check_codes(WEIGHT_F8_E4M3, K, scales[i]);
+            check_codes(WEIGHT_I8, K, scales[i]);
+        }
     }
 }

@@ -12,7 +12,7 @@
 /* Where a block has its f16 scales; -1: no second one. */
 static const int scale_at[][2] = {{0, -1}, {0, -1}, {0, -1}, {0, 2}, {0, 2}, {0, 2}, {208, -1}, {-1, -1},
                                   {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {-1, -1}, {52, -1}, {64, -1},
-    {0, 2}, {0, -1}, {0, -1}, {108, -1}, {80, 82}, {-1, -1}, {-1, -1}, {-1, -1}};
+    {0, 2}, {0, -1}, {0, -1}, {108, -1}, {80, 82}, {-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}};
 
 /* f16 of the size of trained weights' scales; any finite one, zeros, subnormals and negative ones among them; anything */
 static uint16_t random_scale(enum scales scales)
@@ -63,7 +63,9 @@ void random_blocks(unsigned char *out, enum weight_type type, enum scales scales
                         : below(4)                  ? (unsigned char)rng()
                                                     : (unsigned char)(127 | below(2) << 7); /* NaN */
         }
-        if (type == WEIGHT_CACHE_Q8)
+        if (type == WEIGHT_Q8_F32 && i)
+            memcpy(out, out - bytes, 4); /* the scale of the row */
+        else if (type == WEIGHT_CACHE_Q8 || type == WEIGHT_Q8_F32)
             memcpy(out, &(float){f16_to_f32(random_scale(scales)) * (scales == UNIT_SCALES ? 1.0f : 0x1.5p-3f)}, 4);
     }
 }

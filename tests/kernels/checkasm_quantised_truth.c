@@ -131,6 +131,7 @@ static struct weight weight_of(const struct weight_view *view, const unsigned ch
     switch (type) {
     case WEIGHT_Q8_0: w.q = b[2 + i] < 128 ? b[2 + i] : b[2 + i] - 256; break;
     case WEIGHT_CACHE_Q8:
+    case WEIGHT_Q8_F32:
         w.scale = bits_to_f32((uint32_t)(b[0] | b[1] << 8 | b[2] << 16) | (uint32_t)b[3] << 24);
         w.q = b[4 + i] < 128 ? b[4 + i] : b[4 + i] - 256;
         break;

@@ -11,7 +11,7 @@
 
 const size_t some_rows[4] = {1, 2, 7, 64};
 const int some_threads[3] = {1, 2, 3};
-const char *const type_names[WEIGHT_TYPES] = {"f32", "f16", "bf16", "f8_e4m3", "i4", "f4"};
+const char *const type_names[WEIGHT_TYPES] = {"f32", "f16", "bf16", "f8_e4m3", "i4", "f4", "i8"};
 
 int in_bf16;
 char case_name[256];
@@ -222,6 +222,9 @@ static float store_weight(enum weight_type type, unsigned char *at, float scale,
         memcpy(at, &code, 2);
         return (float)(sign * (exponent ? ldexp(1024.0 + fraction, (int)exponent - 25) : ldexp(fraction, -24)));
     }
+    case WEIGHT_I8: /* one rounding */
+        *at = (unsigned char)r;
+        return (float)(((double)*at - (*at > 127 ? 256 : 0)) / 16 * (double)scale * 16);
     default: { /* every code but the two NaNs; one rounding */
         unsigned code = (unsigned)(r >> 1 & 127) % 127, exponent = code >> 3, fraction = code & 7;
         *at = (unsigned char)((r & 1) << 7 | code);
@@ -283,7 +286,7 @@ static struct matrix random_f4_matrix(size_t rows, size_t cols, uint64_t *seed)
 
 struct matrix random_matrix(enum weight_type type, size_t rows, size_t cols, uint64_t *seed)
 {
-    static const size_t sizes[WEIGHT_TYPES] = {4, 2, 2, 1};
+    static const size_t sizes[WEIGHT_TYPES] = {4, 2, 2, 1, 0, 0, 1};
     if (type == WEIGHT_I4)
         return random_i4_matrix(rows, cols, seed);
     if (type == WEIGHT_F4)
@@ -293,7 +296,7 @@ struct matrix random_matrix(enum weight_type type, size_t rows, size_t cols, uin
     size_t scale_stride = (cols + scale_col + block_cols - 1) / block_cols + 1;
     unsigned char *data = guarded(((rows ? rows - 1 : 0) * m.view.stride + cols) * size + 1);
     float *scale = NULL;
-    if (type == WEIGHT_F8_E4M3) {
+    if (weight_is_byte(type)) {
         size_t count = (rows + scale_row + block_rows - 1) / block_rows * scale_stride;
         scale = guarded_floats(count);
         for (size_t i = 0; i < count; i++)
