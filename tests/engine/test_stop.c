@@ -231,7 +231,7 @@ TEST(a_run_ends_with_the_token_that_completes_a_string_whatever_was_drafted)
                 char string[12], what[128];
                 if (!string_at(&s, at, length, string))
                     continue;
-                for (size_t m = 0; m < COUNT(methods); m++) {
+                for (size_t m = (at + length) % 3; m < COUNT(methods); m += 3) { /* two methods for each string, in turn */
                     int K = (int[]){1, 2, 3, 7, 15}[(at + m + length) % 5], right = !strcmp(methods[m], "right");
                     struct right drafter = {.timeline = s.timeline};
                     vb_session_options o = {.context = PROMPT + TOKENS, .threads = 1, .drafting.method = right ? "none" : methods[m],
@@ -260,7 +260,7 @@ TEST(a_run_ends_with_the_token_that_completes_a_string_whatever_was_drafted)
         subject_close(&s);
     }
     print_message("%zu runs\n", runs);
-    assert_true(runs > 200);
+    assert_true(runs > 150);
     for (int depth = 0; depth <= 7; depth++)
         if (!(depths >> depth & 1))
             fail_msg("no run ended with a draft of depth %d", depth);
