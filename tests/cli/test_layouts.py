@@ -58,8 +58,7 @@ def fingerprints(path):
 
 def refused(path, sentence):
     ran = run(path, "inspect")
-    assert ran.returncode != 0, "opened, wanted the error: " + sentence
-    assert sentence in ran.stderr and ran.stderr.count("\n") == 1, ran.stderr
+    assert ran.returncode != 0 and sentence in ran.stderr and ran.stderr.count("\n") == 1, f"wanted {sentence!r}, found {ran.stderr!r}"
 
 
 def fused(tensors, experts):
@@ -95,7 +94,7 @@ def a_language_model_inside_a_larger_one():
     with tempfile.TemporaryDirectory() as path:
         tensors, config = mistral_small()
         write(path, tensors, config)
-        assert fingerprints(path) == fingerprints(TINY + "mistral4")
+        assert fingerprints(path) == fingerprints(TINY + "mistral4"), "other bits than those of the same weights under the usual names"
         ran = run(path, "inspect")
         assert "vision tower" in ran.stdout, ran.stdout
         ran = run(path, "dump", "--reference", "--tokens", "5,6,7", "-o", path + "/d.safetensors")
@@ -121,7 +120,7 @@ def a_language_model_inside_a_larger_one():
         outer = {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "vision_config": {},
                  "quantization_config": inner.pop("quantization_config"), "text_config": inner}
         write(path, tensors, outer)
-        assert fingerprints(path) == fingerprints(TINY + "v3")
+        assert fingerprints(path) == fingerprints(TINY + "v3"), "other bits than those of the same weights under the usual names"
 
 
 def number_of_e4m3(code):
@@ -154,7 +153,7 @@ def fp8_with_one_scale_for_each_matrix():
         write(exact, same, config)
         write(path, coded, dict(config, quantization_config=fp8))
         wanted = fingerprints(exact)
-        assert fingerprints(path) == wanted
+        assert fingerprints(path) == wanted, "other bits than those of the same weights under the usual names"
         ran = run(path, "inspect")
         assert "a scale of activations" in ran.stdout, ran.stdout
         experts = config["n_routed_experts"]
@@ -166,7 +165,7 @@ def fp8_with_one_scale_for_each_matrix():
                 one[f"{stem}{part}_scale_inv"] = ["F32", [experts, 1, 1], experts * struct.pack("<f", 2.0 ** -9)]
                 one[f"{stem}{part}_activation_scale"] = ["F32", [experts], experts * struct.pack("<f", 1.0)]
         write(path, one, dict(config, quantization_config=fp8))
-        assert fingerprints(path) == wanted
+        assert fingerprints(path) == wanted, "other bits than those of the same weights under the usual names"
         write(path, coded, dict(config, quantization_config=dict(fp8, weight_block_size=[128, 128])))
         refused(path, 'quantization_config.activation_scheme "static" is not supported, only dynamic')
 
@@ -243,7 +242,7 @@ def weights_of_four_bits():
         outer = {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "vision_config": {},
                  "text_config": dict(config, quantization_config=int4)}
         write(path, inner, outer)
-        assert fingerprints(path) == wanted
+        assert fingerprints(path) == wanted, "other bits than those of the same weights under the usual names"
 
         weights = ("config_groups", "group_0", "weights")
         whole = "quantization_config.config_groups.group_0.weights."
@@ -403,7 +402,7 @@ def floats_of_four_bits():
                 assert ran.returncode == 0, form + "\n" + ran.stdout + ran.stderr
             if form == "modelopt":  # with the settings in hf_quant_config.json alone
                 write(path, coded, config)
-                assert fingerprints(path) == wanted
+                assert fingerprints(path) == wanted, "other bits than those of the same weights under the usual names"
             damaged_floats_of_four_bits(path, coded, dict(config, quantization_config=quantisation), form)
 
 
@@ -500,7 +499,7 @@ def mistrals_own_files():
         write(path, native, params)
         os.rename(path + "/config.json", path + "/params.json")
         os.rename(path + "/model.safetensors", path + "/consolidated.safetensors")
-        assert fingerprints(path) == wanted
+        assert fingerprints(path) == wanted, "other bits than those of the same weights under the usual names"
         ran = run(path, "inspect")
         assert "vision tower" in ran.stdout and "a scale of activations" in ran.stdout, ran.stdout
         ran = run(path, "dump", "--reference", "--tokens", "5,6,7", "-o", path + "/d.safetensors")
@@ -513,7 +512,7 @@ def mistrals_own_files():
         os.rename(path + "/consolidated.safetensors", path + "/consolidated-00001-of-00001.safetensors")  # shards
         with open(path + "/consolidated.safetensors.index.json", "w", encoding="utf-8") as f:
             json.dump({"weight_map": {n: "consolidated-00001-of-00001.safetensors" for n in native}}, f)
-        assert fingerprints(path) == wanted
+        assert fingerprints(path) == wanted, "other bits than those of the same weights under the usual names"
         for keys, value, sentence in [
                 (("dim",), None, "params.json: dim is missing"),
                 (("v_head_dim",), None, "params.json: v_head_dim is missing"),
@@ -539,7 +538,7 @@ def mistrals_own_files():
             refused(path, sentence)
         with open(path + "/config.json", "w", encoding="utf-8") as f:  # which is read if both are there
             json.dump(dict(config, quantization_config={"quant_method": "fp8", "weight_block_size": None}), f)
-        assert fingerprints(path) == wanted
+        assert fingerprints(path) == wanted, "other bits than those of the same weights under the usual names"
 
 
 def main(tests):
