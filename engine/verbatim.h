@@ -426,6 +426,8 @@ typedef struct vb_session_options {
      * model's, if an expert does not exist or is there twice, or if a set cannot be one of its token. */
     vb_routes routes;
     int record_routes;     /* 1: the session records the experts that its tokens take (vb_session_routes) */
+    int record_kept;       /* 1: the session records the tokens to which its tokens attend (vb_session_routes): 4 * index_topk bytes for
+                              each token in each layer */
     int32_t sequence;      /* any number that the caller chooses; taps and traces report it */
     int poison_cut_rows;   /* for tests: rows that are removed from a cache are filled with NaN */
 } vb_session_options;

@@ -43,7 +43,7 @@ typedef struct vb_request_end {
     const int32_t *tokens;   /* [count]: prompt and output */
     size_t prompt, count;    /* number of prompt tokens; number of all tokens */
     const vb_result *result;
-    vb_routes routes;        /* with record_routes: the experts of all tokens whose rows were computed; else zeros */
+    vb_routes routes;        /* with record_routes or record_kept: those of all tokens whose rows were computed; else zeros */
 } vb_request_end;
 
 typedef struct vb_request {

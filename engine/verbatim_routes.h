@@ -20,7 +20,7 @@
  * order, and then -1. If all numbers are -1, the indexer chooses. SGLang returns such arrays (indexer_topk). In a layer without
  * an indexer the numbers have no meaning: a layer that shares a choice (IndexShare) uses the set of the last layer that has an
  * indexer. With MTP depths and convention first-row=phantom, indices count the module's rows: 0 is the phantom row, and t + 1 is
- * the row of token t. The library does not write kept sets: taps and dumps have them (self_attn.indexer.kept). */
+ * the row of token t. The library writes sets in ascending order, and -1 in layers without an indexer. */
 typedef struct vb_routes {
     const int32_t *experts; /* NULL: the router chooses all experts */
     size_t tokens;
@@ -33,10 +33,13 @@ typedef struct vb_routes {
 void vb_model_routes(const vb_model *model, vb_routes *out);
 /* Returns 1 if `layer` is a MoE layer of the target, else 0. */
 int vb_is_moe_layer(const vb_model *model, int32_t layer);
+/* Returns 1 if `layer` is a layer of the target with an indexer, else 0. */
+int vb_has_indexer(const vb_model *model, int32_t layer);
 
 /* Fills *out with the routes of all tokens whose rows were computed so far, and returns 1. After vb_generate, these are all
  * tokens except the last; after vb_evaluate, all tokens. The memory belongs to the session and is valid until the session
- * is changed or closed. Returns 0 and fills *out with zeros if the option record_routes is 0. */
+ * is changed or closed. `experts` is NULL if the option record_routes is 0, and `kept` if record_kept is 0. Returns 0 and fills
+ * *out with zeros if both are 0. */
 int vb_session_routes(const vb_session *session, vb_routes *out);
 
 #endif

@@ -91,7 +91,8 @@ static vb_routes part_of(const vb_routes *all, size_t first, size_t count)
 {
     vb_routes part = *all;
     part.tokens = first >= all->tokens ? 0 : all->tokens - first < count ? all->tokens - first : count;
-    part.experts = part.tokens ? all->experts + first * (size_t)(all->layers * all->top_k) : NULL;
+    part.experts = part.tokens && all->experts ? all->experts + first * (size_t)all->layers * (size_t)all->top_k : NULL;
+    part.kept = part.tokens && all->kept ? all->kept + first * (size_t)all->layers * (size_t)all->index_topk : NULL;
     return part;
 }
 
@@ -209,7 +210,8 @@ static int run(struct cli *c)
     for (int k = 0; k <= e.depths; k++)
         free(e.best[k]);
     relaxed_close(&e.relaxed);
-    free(routes.experts);
+    free(routes.experts.numbers);
+    free(routes.kept.numbers);
     free(ids);
     return code;
 }

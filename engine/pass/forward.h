@@ -39,6 +39,7 @@ struct row {
                                    timeline of the row; a layer whose first number is -1 chooses; NULL: all choose. For rows of an
                                    MTP module, [1, index_topk] */
     int32_t *taken;        /* [layers, experts per token]: for rows of the target: receives the experts of each MoE layer; NULL: nobody wants them */
+    int32_t *taken_kept;   /* [layers, index_topk]: the same for the tokens to which attention attends, and -1 in layers without an indexer */
     struct kept_tokens *keep;      /* receives the tokens to which attention attends; NULL: nobody wants them */
     const struct kept_tokens *use; /* if the row sees more than index_topk tokens, it attends to these; NULL or none: its indexer
                                       chooses */

@@ -82,9 +82,34 @@ static const int32_t *const *forced_tokens(struct workspace *w, size_t layer, co
     return forward_forced(w, layer * w->model->config.dims.index_topk, S);
 }
 
+static int32_t *recorded(const struct workspace *w, size_t layer, const struct row *row)
+{
+    return row->taken_kept ? row->taken_kept + layer * w->model->config.dims.index_topk : NULL;
+}
+
+/* Records the sets of rows [first, first + S) that had to choose: indices in w->kept. Then kept_most is index_topk. */
+static void record_chosen(const struct workspace *w, size_t layer, const struct row *rows, size_t first, size_t S)
+{
+    for (size_t s = first; s < first + S; s++)
+        if (recorded(w, layer, &rows[s]) && has_to_choose(w, rows, s))
+            memcpy(recorded(w, layer, &rows[s]), w->kept + s * w->kept_most, w->kept_most * sizeof *w->kept);
+}
+
+/* Records the sets of all other rows: all tokens that a row sees, or nothing in a layer without an indexer. */
+static void record_others(const struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, size_t S)
+{
+    size_t topk = w->model->config.dims.index_topk;
+    for (size_t s = 0; s < S; s++) {
+        int32_t *to = recorded(w, layer, &rows[s]);
+        size_t n = a->has_indexer ? w->seen[s].length : 0;
+        for (size_t i = 0; to && (!a->has_indexer || !has_to_choose(w, rows, s)) && i < topk; i++)
+            to[i] = i < n ? (int32_t)i : -1;
+    }
+}
+
 /* Replaces the tokens that rows [first, first + S) see by those that the indexer chooses, in w->kept. */
-static void choose(struct workspace *w, const struct mla *a, const struct indexer *ix, const struct row *rows, const float *x, size_t first,
-                   size_t S)
+static void choose(struct workspace *w, const struct mla *a, size_t layer, const struct indexer *ix, const struct row *rows, const float *x,
+                   size_t first, size_t S)
 {
     size_t K = ix->kept;
     make_queries(w, a, ix, x, first, S);
@@ -94,6 +119,7 @@ static void choose(struct workspace *w, const struct mla *a, const struct indexe
     }
     tap_operator(w, "self_attn.indexer.");
     op_index_choose(&w->cx, w->kept + first * K, w->index_q, w->index_w, w->index_seen + first, ix, S, w->context);
+    record_chosen(w, layer, rows, first, S);
     for (size_t s = first; s < first + S; s++)
         for (size_t i = s * K; has_to_choose(w, rows, s) && i < (s + 1) * K; i++)
             w->kept[i] = w->seen[s].slots[w->kept[i]];
@@ -112,9 +138,10 @@ void index_tokens(struct workspace *w, const struct mla *a, size_t layer, const 
     if (a->has_indexer && first < end) {
         op_enter(&w->cx, PART_INDEXER);
         ix.forced = forced_tokens(w, layer, rows + first, end - first);
-        choose(w, a, &ix, rows, x, first, end - first);
+        choose(w, a, layer, &ix, rows, x, first, end - first);
         op_enter(&w->cx, PART_SMALL);
     }
+    record_others(w, a, layer, rows, S);
     for (size_t s = 0; s < S; s++)
         attend_to_kept(w, &rows[s], s);
 }

@@ -23,7 +23,7 @@ static size_t alike_for(const struct vb_session *s, const struct batch_request *
     count = min_size(count, s->count);
     while (n < count && s->tokens[n] == tokens[n])
         n++;
-    if (r->session.record_routes && !s->taken)
+    if ((r->session.record_routes && !s->taken) || (r->session.record_kept && !s->taken_kept))
         return 0;
     n = routes_alike(s->model, &s->options.routes, &r->session.routes, n);
     return prefill_alike(s, r->run.session ? r->run.session->prompt : r->asked.count, n);

@@ -220,8 +220,7 @@ static int fill(struct session_loading *l, struct vb_session *s)
         return code;
     s->count = (size_t)h->tokens;
     s->cached = s->routed = (size_t)h->rows;
-    if (s->taken)
-        memset(s->taken, 0xff, s->cached * routes_row_bytes(s)); /* -1: not computed here */
+    routes_unknown(s, s->cached);
     s->given = (size_t)h->given;
     /* If the session was saved with another kind of prefill, no row counts as a row of the prompt. After a cut, rows are
      * then computed again as with prefill contract. */

@@ -20,6 +20,11 @@ int vb_is_moe_layer(const vb_model *m, int32_t layer)
     return layer >= 0 && layer < m->config.num_hidden_layers && config_layer_is_moe(&m->config, layer);
 }
 
+int vb_has_indexer(const vb_model *m, int32_t layer)
+{
+    return layer >= 0 && layer < m->config.num_hidden_layers && m->layers[layer].self_attn.has_indexer;
+}
+
 /* Copies the experts of one token in one layer to `to`, in ascending order. Returns 0 if an expert is there twice. */
 static int sort(int32_t *to, const int32_t *from, int32_t n)
 {
@@ -94,7 +99,7 @@ static int take_set(int32_t *to, const int32_t *set, int32_t topk, int32_t seen,
 static int has_indexer(const struct model *m, int32_t layer)
 {
     int32_t depth = layer - m->config.num_hidden_layers;
-    return depth < 0 ? m->layers[layer].self_attn.has_indexer : m->mtp[depth % m->num_mtp].layer.self_attn.has_indexer;
+    return depth < 0 ? vb_has_indexer(m, layer) : m->mtp[depth % m->num_mtp].layer.self_attn.has_indexer;
 }
 
 static int take_token(vb_routes *copy, const struct model *m, const vb_routes *r, size_t t, vb_error *err)
@@ -169,18 +174,48 @@ void routes_free(const struct model *m, vb_routes *copy)
     *copy = (vb_routes){0};
 }
 
+/* The numbers in a row of s->taken and of s->taken_kept. */
+static size_t row_of_taken(const struct vb_session *s) { return s->model->config.dims.layers * s->model->config.dims.chosen; }
+static size_t row_of_kept(const struct vb_session *s) { return s->model->config.dims.layers * s->model->config.dims.index_topk; }
+
 int routes_open(struct vb_session *s, size_t rows, vb_error *err)
 {
     vb_routes given = s->options.routes, shape;
     vb_model_routes(s->model, &shape);
     int code = routes_copy(&s->options.routes, s->model, &given, err);
     s->has_routes = 1; /* now the session's own */
-    if (code || !s->options.record_routes)
-        return code;
-    if (!shape.top_k)
-        return vb_fail(err, VB_BAD_ARGUMENT, "routes cannot be recorded: the model has no MoE layer");
-    s->taken = vb_alloc(s->model->allocator, rows, routes_row_bytes(s));
-    return s->taken ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for the routes of %zu tokens", rows);
+    if (!code && s->options.record_routes && !shape.top_k)
+        code = vb_fail(err, VB_BAD_ARGUMENT, "routes cannot be recorded: the model has no MoE layer");
+    if (!code && s->options.record_kept && !shape.index_topk)
+        code = vb_fail(err, VB_BAD_ARGUMENT, "kept sets cannot be recorded: the model has no indexer");
+    if (!code && s->options.record_routes && !(s->taken = vb_alloc(s->model->allocator, rows, row_of_taken(s) * sizeof *s->taken)))
+        code = vb_fail(err, VB_NO_MEMORY, "no memory for the routes of %zu tokens", rows);
+    if (!code && s->options.record_kept && !(s->taken_kept = vb_alloc(s->model->allocator, rows, row_of_kept(s) * sizeof *s->taken_kept)))
+        code = vb_fail(err, VB_NO_MEMORY, "no memory for the kept sets of %zu tokens", rows);
+    return code;
+}
+
+void routes_record(const struct vb_session *s, struct row *row, size_t index)
+{
+    row->taken = s->taken ? s->taken + index * row_of_taken(s) : NULL;
+    row->taken_kept = s->taken_kept ? s->taken_kept + index * row_of_kept(s) : NULL;
+}
+
+void routes_take_row(struct vb_session *s, size_t to, const struct vb_session *other, size_t from)
+{
+    size_t taken = row_of_taken(s), kept = row_of_kept(s);
+    if (s->taken)
+        memmove(s->taken + to * taken, other->taken + from * taken, taken * sizeof *s->taken);
+    if (s->taken_kept)
+        memmove(s->taken_kept + to * kept, other->taken_kept + from * kept, kept * sizeof *s->taken_kept);
+}
+
+void routes_unknown(struct vb_session *s, size_t rows)
+{
+    if (s->taken)
+        memset(s->taken, 0xff, rows * row_of_taken(s) * sizeof *s->taken);
+    if (s->taken_kept)
+        memset(s->taken_kept, 0xff, rows * row_of_kept(s) * sizeof *s->taken_kept);
 }
 
 void routes_close(struct vb_session *s)
@@ -188,15 +223,17 @@ void routes_close(struct vb_session *s)
     if (s->has_routes)
         routes_free(s->model, &s->options.routes);
     vb_free(s->model->allocator, s->taken);
+    vb_free(s->model->allocator, s->taken_kept);
 }
 
 int vb_session_routes(const vb_session *s, vb_routes *out)
 {
     *out = (vb_routes){0};
-    if (!s->taken)
+    if (!s->taken && !s->taken_kept)
         return 0;
     vb_model_routes(s->model, out);
     out->experts = s->taken;
+    out->kept = s->taken_kept;
     out->tokens = s->routed;
     return 1;
 }

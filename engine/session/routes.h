@@ -1,5 +1,5 @@
 /* engine/session/routes.h -- forced routes: experts that the tokens of a session must take, and sets of tokens to which they
- * must attend; recorded routes: experts that they took.
+ * must attend; recorded routes: experts that they took, and sets of tokens to which they attended.
  *
  * Routes are indexed by token, so chunks, drafts and batches do not matter. The row of a token depends on the routes of this
  * token and of all tokens before it: sequences may share rows only if all these routes are the same. */
@@ -15,8 +15,8 @@
 int routes_copy(vb_routes *copy, const struct model *m, const vb_routes *r, vb_error *err);
 void routes_free(const struct model *m, vb_routes *copy);
 
-/* Makes s->options.routes a copy of itself, and allocates s->taken for `rows` rows if the session records routes. routes_close
- * frees both. */
+/* Makes s->options.routes a copy of itself, and allocates s->taken and s->taken_kept for `rows` rows if the session records them.
+ * routes_close frees them. */
 int routes_open(struct vb_session *s, size_t rows, vb_error *err);
 void routes_close(struct vb_session *s);
 
@@ -39,14 +39,11 @@ size_t routes_alike(const struct model *m, const vb_routes *a, const vb_routes *
 /* Writes a hash of the forced routes of the first `tokens` tokens, or "none" if nothing is forced there. */
 void routes_hash(const struct model *m, const vb_routes *r, size_t tokens, char hash[ROUTES_HASH]);
 
-/* The size of a row of s->taken; its row at `place`, or NULL. */
-static inline size_t routes_row_bytes(const struct vb_session *s)
-{
-    return s->model->config.dims.layers * s->model->config.dims.chosen * sizeof *s->taken;
-}
-static inline int32_t *routes_taken(const struct vb_session *s, size_t place)
-{
-    return s->taken ? s->taken + place * (routes_row_bytes(s) / sizeof *s->taken) : NULL;
-}
+/* Recorded routes. Row `row` of a pass will record what the token at `index` takes. */
+void routes_record(const struct vb_session *s, struct row *row, size_t index);
+/* Copies the recorded row `from` of `other` to row `to` of s. What s does not record is left out. */
+void routes_take_row(struct vb_session *s, size_t to, const struct vb_session *other, size_t from);
+/* Records -1 for the first `rows` tokens, whose rows s does not compute. */
+void routes_unknown(struct vb_session *s, size_t rows);
 
 #endif

@@ -437,7 +437,7 @@ size_t session_rows(struct vb_session *s, const struct plan *p, struct row *rows
             .token = i < p->committed ? s->tokens[index] : i < n ? p->draft[i - p->committed] : 0,
             .slot = kvcache_append(&s->cache), .expanded = expands(s, index)};
         if (i < n)
-            rows[p->first_row + i].taken = routes_taken(s, index);
+            routes_record(s, &rows[p->first_row + i], index);
     }
     for (size_t i = 0; !p->tree && i < (size_t)p->drafts; i++)
         rows[p->first_row + p->committed + i].parent = (int32_t)i;
@@ -484,8 +484,8 @@ static void commit(struct vb_session *s, const struct plan *p, const int32_t *ch
     size_t first = s->cached;
     if (p->tree && n)
         kvcache_take_path(&s->cache, s->count, p->path, n - 1);
-    for (size_t i = 0; p->tree && s->taken && i + 1 < n; i++)
-        memmove(routes_taken(s, s->count + i), routes_taken(s, s->count + (size_t)p->path[i]), routes_row_bytes(s));
+    for (size_t i = 0; p->tree && i + 1 < n; i++)
+        routes_take_row(s, s->count + i, s, s->count + (size_t)p->path[i]);
     if (n) /* with none, chosen may be NULL */
         memcpy(s->tokens + s->count, chosen, n * sizeof *chosen);
     s->count += n;
@@ -575,8 +575,8 @@ size_t session_begin_as(struct vb_session *s, const struct vb_session *other, si
     if (!rows || (s->type && !share_drafter(s, other, rows)))
         return 0;
     kvcache_begin_as(&s->cache, &other->cache, rows);
-    if (s->taken)
-        memcpy(s->taken, other->taken, rows * routes_row_bytes(s));
+    for (size_t i = 0; i < rows; i++)
+        routes_take_row(s, i, other, i);
     s->cached = s->routed = rows;
     s->observed = rows + 1;
     return rows;

@@ -39,7 +39,8 @@ struct vb_session {
     int has_routes;       /* options.routes is the session's own copy */
     int32_t *taken;       /* [as many rows as the cache, layers, experts per token], by place in the cache: the experts that the rows
                              took; NULL unless options.record_routes */
-    size_t routed;        /* number of tokens whose experts are in `taken` */
+    int32_t *taken_kept;  /* [as many rows, layers, index_topk]: the tokens to which the rows attended; NULL unless options.record_kept */
+    size_t routed;        /* number of tokens whose rows are in `taken` and `taken_kept` */
     struct row *rows;     /* [work->max_rows]: the rows of a pass; NULL in a batch, which has rows of its own */
 };
 

@@ -226,7 +226,7 @@ TEST(invalid_lines_are_one_sentence)
         {"{\"prompt\": [5], \"response\": []}", "line 1: it has 1 tokens"},
         {"{\"prompt\": [5, 6], \"response\": []}", "line 1: the response is empty"},
         {"{\"prompt\": [5, 100000]}", "line 1: token 1 of prompt is 100000, outside the vocabulary of "},
-        {"{\"prompt\": [5, 6], \"respons\": [7]}", "unknown key \"respons\"; known are id, prompt, response, temperature and routed_experts"},
+        {"{\"prompt\": [5, 6], \"respons\": [7]}", "unknown key \"respons\"; known are id, prompt, response, temperature, routed_experts and indexer_topk"},
         {"{\"prompt\": [5, 6], \"temperature\": -1}", "temperature is -1, wanted 0 or a number"},
         {"{\"prompt\": \"text\", \"response\": [6]}", "tokenizer"},
         {"{\"prompt\": [5, 6, 7, 8], \"routed_experts\": [[[0,0,0],[1,2,3],[4,5,6]]]}", "routed_experts has rows for 1 tokens, the text has 4"},

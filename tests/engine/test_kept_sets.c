@@ -238,6 +238,82 @@ TEST(batches_share_rows_up_to_the_first_other_set)
     vb_model_close(m);
 }
 
+/* Compares recorded sets with those that taps reported, for all tokens but the last. */
+static void check_recorded(const char *what, const vb_model *m, const vb_routes *got, const struct sets *wanted)
+{
+    size_t topk = (size_t)wanted->routes.index_topk;
+    assert_int_equal(got->index_topk, topk);
+    assert_int_equal(got->tokens, TOKENS - 1);
+    assert_null(got->experts);
+    for (size_t t = 0; t < got->tokens; t++)
+        for (int l = 0; l < got->layers; l++)
+            for (size_t i = 0; i < topk; i++) {
+                int32_t have = got->kept[(t * (size_t)got->layers + (size_t)l) * topk + i];
+                if (have != (vb_has_indexer(m, l) ? set_at(wanted, t, l)[i] : -1))
+                    fail_msg("%s: token %zu, layer %d: number %zu of the recorded set is %d", what, t, l, i, have);
+            }
+}
+
+struct batch_end {
+    const vb_model *m;
+    const struct sets *wanted;
+    size_t cached;
+};
+
+static void check_end(void *context, const vb_request_end *e)
+{
+    struct batch_end *end = context;
+    assert_int_equal(e->code, 0);
+    check_recorded("batch", end->m, &e->routes, end->wanted);
+    end->cached = e->result->cached_tokens;
+}
+
+TEST(recorded_sets_are_those_to_which_tokens_attended)
+{
+    static struct rows rows;
+    static struct record got;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        static const char *const methods[] = {NULL, "ngram", "mtp-eagle"};
+        vb_model *m = open_tiny(names[i]);
+        struct sets own = sets_of(m);
+        int32_t tokens[TOKENS];
+        vb_routes recorded;
+        random_tokens(m, 3 + i, tokens, PROMPT);
+        run_plain(m, NULL, tokens, PROMPT, NEW, &got);
+        memcpy(tokens + PROMPT, got.token, NEW * sizeof *tokens);
+        evaluate(m, (vb_session_options){.tap = see_set, .tap_context = &own}, tokens, &rows);
+        vb_session_options o = {.context = TOKENS + 1, .threads = 1, .record_kept = 1, .poison_cut_rows = 1};
+        for (int k = 0; k < 4; k++) {
+            vb_session_options v = o;
+            v.prefill_chunk = (int32_t[]){0, 4, 7, 3}[k];
+            v.drafting.method = methods[k < 3 ? k : 2];
+            v.drafting.tokens = k ? 3 : 0;
+            if (k == 3)
+                v.drafting.tree = (vb_tree_shape){.topk = 3, .nodes = 7};
+            vb_session *s = open_session(m, &v, tokens, PROMPT);
+            generate(s, NEW, &got);
+            assert_true(vb_session_routes(s, &recorded));
+            check_recorded(k == 3 ? "tree" : methods[k] ? methods[k] : "plain", m, &recorded, &own);
+            vb_session_close(s);
+        }
+        struct batch_end end = {m, &own, 0};
+        vb_batch *b = open_batch_of(m, &(vb_batch_options){.session = o, .max_sequences = 2, .keep_finished = 4});
+        vb_request q = {.tokens = tokens, .count = PROMPT, .done = check_end, .context = &end, .options = {.max_tokens = NEW, .ignore_eos = 1}};
+        for (int k = 0; k < 2; k++) { /* the second shares rows of the first */
+            OK(vb_batch_add(b, &q, NULL, &err));
+            run_batch_to_its_end(b);
+        }
+        assert_true(end.cached > 8);
+        vb_batch_close(b);
+        free(own.kept);
+        vb_model_close(m);
+    }
+    vb_session *s;
+    vb_model *dense = open_tiny("v3");
+    REFUSED(vb_session_open(&s, dense, &(vb_session_options){.record_kept = 1}, &err), VB_BAD_ARGUMENT, "kept sets cannot be recorded: the model has no indexer");
+    vb_model_close(dense);
+}
+
 TEST(a_session_is_loaded_with_the_sets_of_its_rows)
 {
     static struct record plain, got;
@@ -309,6 +385,7 @@ int main(void)
         cmocka_unit_test(other_sets_are_those_of_the_reference),
         cmocka_unit_test(with_forced_sets_no_bit_depends_on_drafts_chunks_or_batches),
         cmocka_unit_test(batches_share_rows_up_to_the_first_other_set),
+        cmocka_unit_test(recorded_sets_are_those_to_which_tokens_attended),
         cmocka_unit_test(a_session_is_loaded_with_the_sets_of_its_rows),
         cmocka_unit_test(invalid_sets_are_refused),
     };

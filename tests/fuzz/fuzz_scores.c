@@ -12,7 +12,7 @@ static void read_routes(struct cli *c, const char *path)
     int64_t sum = 0;
     c->routes_in = path;
     if (cli_routes_in(c, 0, SIZE_MAX) == EXIT_DONE)
-        for (size_t i = 0; i < c->session.routes.tokens * (size_t)(c->session.routes.layers * c->session.routes.top_k); i++)
+        for (size_t i = 0; c->session.routes.experts && i < c->session.routes.tokens * (size_t)(c->session.routes.layers * c->session.routes.top_k); i++)
             sum += c->session.routes.experts[i]; /* all of them are there */
     demand(sum < INT64_MAX);
     free(c->routes);
@@ -30,7 +30,7 @@ static void read_texts(struct cli *c, const char *path)
                 demand(l.count >= 2 && l.first >= 1 && l.first < l.count && l.temperature >= 0 && isfinite(l.temperature));
                 for (size_t t = 0; t < l.count; t++)
                     demand(l.tokens[t] >= 0 && l.tokens[t] < vb_vocab_size(c->model));
-                demand(!l.experts || (l.routes.tokens <= l.count && l.routes.tokens + 1 >= l.count));
+                demand(!l.routes.tokens || (l.routes.tokens <= l.count && l.routes.tokens + 1 >= l.count));
                 score_line_close(&l);
             }
     prompt_file_close(&f);

@@ -157,6 +157,7 @@ void cli_close(struct cli *c)
     if (c->model)
         vb_model_close(c->model);
     free(c->routes);
+    free(c->kept);
     cli_sampling_close(c);
     cli_foreign_close(c);
 }

@@ -62,7 +62,7 @@ enum option_group {
 };
 /* An int has no more bits, and a set of groups is an unsigned long long. */
 #define TAKES_SERVE (1ull << 31)
-#define TAKES_ROUTES (1ull << 32) /* --routes-in and --routes-out */
+#define TAKES_ROUTES (1ull << 32) /* --routes-in, --routes-out, --kept-in and --kept-out */
 #define TAKES_REPLAY (1ull << 34) /* the argument OP */
 #define TAKES_PLAN (1ull << 35)
 #define TAKES_SCORE (1ull << 33) /* a file of texts, and scores as JSON Lines */
@@ -104,7 +104,7 @@ struct cli {
     const struct command *const *commands; /* all commands; NULL ends the list */
     const char *model_option;              /* the value of --model */
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *cache_type, *repack, *repack_cache, *names;
-    const char *routes_in, *routes_out;
+    const char *routes_in, *routes_out, *kept_in, *kept_out;
     const char *load, *save; /* the values of --session and --save-session */
     const char *numa, *as, *convention, *html, *against, *svg, *only;
     const char *require, *junit; /* for diff */
@@ -156,7 +156,7 @@ struct cli {
     int draft_by_system;        /* whether --as chose the draft method */
     struct foreign_draft foreign;
     vb_session_options session; /* among others: threads, instruction set, prefill chunk, draft method, sampling */
-    int32_t *routes;            /* the experts of --routes-in, at which session.routes points */
+    int32_t *routes, *kept;     /* the numbers of --routes-in and --kept-in, at which session.routes points */
     struct cli_sampling sampling;
     struct cli_drafting drafting;
 

@@ -212,6 +212,7 @@ static int check_prompts(const struct cli *c)
     const char *with[] = {c->prompt ? "--prompt" : NULL, c->prompt_file ? "--prompt-file" : NULL, c->tokens ? "--tokens" : NULL,
                           c->messages ? "--messages" : NULL, c->load ? "--session" : NULL, c->save ? "--save-session" : NULL,
                           c->logprobs >= 0 ? "--logprobs" : NULL, c->routes_in ? "--routes-in" : NULL, c->routes_out ? "--routes-out" : NULL,
+                          c->kept_in ? "--kept-in" : NULL, c->kept_out ? "--kept-out" : NULL,
                           c->session.prefill && !strcmp(c->session.prefill, "onednn") ? "--prefill onednn" : NULL};
     const char *without = c->out ? "-o" : c->max_sequences ? "--max-sequences" : c->cache_tokens ? "--cache-tokens" : c->dp ? "--dp" : NULL;
     if (!c->prompts)
@@ -289,6 +290,8 @@ static int check(struct cli *c)
         output = check_output(c, "--save-session", c->save);
     if (output == EXIT_DONE)
         output = check_output(c, "--routes-out", c->routes_out);
+    if (output == EXIT_DONE)
+        output = check_output(c, "--kept-out", c->kept_out);
     if (output != EXIT_DONE)
         return output;
     if (c->bos && c->no_bos)

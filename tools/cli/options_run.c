@@ -47,6 +47,11 @@ const struct option options_to_run[] = {
      "weights come from the router's scores. FILE has the routed experts [tokens, layers, top_k] of all tokens, or of all but the last: a "
      "file that --routes-out has written, an array that numpy.save has written, or JSON with routed_experts as SGLang and vLLM return "
      "it. Tokens after those in FILE are not forced."},
+    {"--kept-in", NULL, "FILE", MODEL_OPTIONS, TAKES_ROUTES, TEXT_VALUE, AT(kept_in), 0, 0,
+     "For models with sparse attention: force the tokens to which each token attends. FILE has the kept sets [tokens, layers, index_topk]: "
+     "a file that --kept-out has written, an array that numpy.save has written, or JSON with indexer_topk as SGLang returns it. A set has "
+     "min(index_topk, t + 1) tokens from 0 to t, and then -1; if all its numbers are -1, the indexer chooses. Tokens after those in FILE "
+     "are not forced."},
 
     /* ---- the prompt ---- */
     {"--prompt", "-p", "TEXT", PROMPT_OPTIONS, TAKES_PROMPT, TEXT_VALUE, AT(prompt), 0, 0,
@@ -188,6 +193,10 @@ const struct option options_to_run[] = {
      "Write the experts that each token took, [tokens, layers, top_k], to FILE. The name of FILE chooses the format: .safetensors (tensor "
      "routed_experts), .npy (for numpy.load; as vLLM's CompletionOutput.routed_experts) or .json (as SGLang's "
      "meta_info.routed_experts). Dense layers contain 0. The last token of generate has no row, because its experts were not computed."},
+    {"--kept-out", NULL, "FILE", OUTPUT_OPTIONS, TAKES_ROUTES, TEXT_VALUE, AT(kept_out), 0, 0,
+     "Write the tokens to which each token attended, [tokens, layers, index_topk], to FILE: in ascending order, and then -1. The formats are "
+     "those of --routes-out, and the name is indexer_topk. Layers without an indexer contain -1. This takes 4 * index_topk bytes for each "
+     "token in each layer."},
     {"--routes", NULL, NULL, OUTPUT_OPTIONS, TAKES_SCORE, FLAG, AT(with_routes), 0, 0,
      "Add the key routed_experts: the experts that each token of the text but the last took, in base64, as SGLang returns them."},
     {"--stats", NULL, NULL, OUTPUT_OPTIONS, TAKES_STATS, FLAG, AT(stats), 0, 0,
@@ -228,7 +237,8 @@ const struct option options_to_run[] = {
      "Answer many prompts at the same time. Each line of FILE is a JSON object with one of the keys prompt, tokens and messages. (If "
      "FILE is -, stdin is read.) The object may also have id, max_tokens, seed, temperature, top_k, top_p, min_p, repetition_penalty, "
      "presence_penalty, frequency_penalty, stop, draft and draft_tokens, which replace the options of the command line, and "
-     "routed_experts or routes_in: experts, or the name of a file as for --routes-in. Each answer is the same as that of a run with "
+     "routed_experts or routes_in: experts, or the name of a file as for --routes-in, and indexer_topk or kept_in: kept sets, or the "
+     "name of a file as for --kept-in. Each answer is the same as that of a run with "
      "this prompt alone."},
     {"-o", NULL, "FILE", MANY_OPTIONS, TAKES_PROMPTS | TAKES_SCORE, TEXT_VALUE, AT(out), 0, 0,
      "With --prompts: append each answer to FILE when it is complete (default: stdout). Answers that are already in FILE are not "

@@ -28,41 +28,69 @@ static long long number_at(const struct numbers *n, size_t i)
     return (long long)u;
 }
 
-/* How many of the model's layers are MoE layers. */
-static size_t count_moe(const struct cli *c, int32_t layers)
+static const struct {
+    const char *key, *rows, *shape; /* key: of JSON, and the name of a tensor */
+    const char *start, *before;     /* keys of JSON beside it, or NULL */
+} kinds[] = {{"routed_experts", "routes", "[tokens, layers, top_k]", "routed_experts_start_len", "prompt_routed_experts"},
+             {"indexer_topk", "kept sets", "[tokens, layers, index_topk]", NULL, NULL}};
+
+static int is_chosen(const struct cli *c, enum routes_kind kind, int32_t layer)
+{
+    return kind == ROUTES_EXPERTS ? vb_is_moe_layer(c->model, layer) : vb_has_indexer(c->model, layer);
+}
+
+/* In how many of the model's layers something is chosen. */
+static size_t count_chosen(const struct cli *c, const struct routes_array *out)
 {
     size_t count = 0;
-    for (int32_t l = 0; l < layers; l++)
-        count += (size_t)vb_is_moe_layer(c->model, l);
+    for (int32_t l = 0; l < out->layers; l++)
+        count += (size_t)is_chosen(c, out->kind, l);
     return count;
 }
 
-/* Makes room for `tokens` more tokens in *out, and returns the first new row. */
-static int32_t *add_rows(vb_routes *out, int32_t **experts, size_t tokens)
+static int begin(const struct cli *c, enum routes_kind kind, const char *name, struct routes_array *out)
 {
-    size_t row = (size_t)out->layers * (size_t)out->top_k, had = out->tokens;
-    *experts = cli_must(realloc(*experts, ((had + tokens) * row + 1) * sizeof **experts));
-    out->experts = *experts;
+    vb_routes shape;
+    vb_model_routes(c->model, &shape);
+    *out = (struct routes_array){.kind = kind, .layers = shape.layers, .width = kind == ROUTES_EXPERTS ? shape.top_k : shape.index_topk};
+    if (out->width)
+        return EXIT_DONE;
+    return wrong(c, name, kind == ROUTES_EXPERTS ? "there are routed experts, but the model has no MoE layer"
+                                                 : "there are kept sets, but the model has no indexer");
+}
+
+/* Makes room for `tokens` more tokens, and returns the first new row. */
+static int32_t *add_rows(struct routes_array *out, size_t tokens)
+{
+    size_t row = (size_t)out->layers * (size_t)out->width, had = out->tokens;
+    out->numbers = cli_must(realloc(out->numbers, ((had + tokens) * row + 1) * sizeof *out->numbers));
     out->tokens += tokens;
-    return *experts + had * row;
+    return out->numbers + had * row;
+}
+
+/* Adds rows of -1. */
+static void add_unknown(struct routes_array *out, size_t tokens)
+{
+    memset(add_rows(out, tokens), 0xff, tokens * (size_t)out->layers * (size_t)out->width * sizeof *out->numbers);
 }
 
 /* Adds the rows to *out, whose shape is the model's. */
-static int take(const struct cli *c, const char *name, const struct numbers *n, vb_routes *out, int32_t **experts)
+static int take(const struct cli *c, const char *name, const struct numbers *n, struct routes_array *out)
 {
-    size_t layers = (size_t)out->layers, top_k = (size_t)out->top_k, moe = count_moe(c, out->layers);
-    if (n->shape[2] != top_k || (n->shape[1] != layers && n->shape[1] != moe))
-        return cli_fail(c, EXIT_OTHER, "%.256s: the routed experts have the shape [%zu, %zu, %zu], wanted %zu layers and %zu experts per token", name,
-                        n->shape[0], n->shape[1], n->shape[2], layers, top_k);
-    int32_t *to = add_rows(out, experts, n->shape[0]);
+    size_t layers = (size_t)out->layers, width = (size_t)out->width, chosen = count_chosen(c, out);
+    if (n->shape[2] != width || (n->shape[1] != layers && n->shape[1] != chosen))
+        return cli_fail(c, EXIT_OTHER, out->kind == ROUTES_EXPERTS ? "%.256s: the routed experts have the shape [%zu, %zu, %zu], wanted %zu layers and %zu experts per token"
+                                       : "%.256s: the kept sets have the shape [%zu, %zu, %zu], wanted %zu layers and index_topk = %zu",
+                        name, n->shape[0], n->shape[1], n->shape[2], layers, width);
+    int32_t *to = add_rows(out, n->shape[0]);
     size_t at = 0;
     for (size_t t = 0; t < n->shape[0]; t++)
         for (size_t l = 0; l < layers; l++)
-            for (size_t k = 0; k < top_k; k++) {
-                int is_there = n->shape[1] == layers || vb_is_moe_layer(c->model, (int32_t)l);
-                long long e = is_there ? number_at(n, at++) : 0;
+            for (size_t k = 0; k < width; k++) {
+                int is_there = n->shape[1] == layers || is_chosen(c, out->kind, (int32_t)l);
+                long long e = is_there ? number_at(n, at++) : out->kind == ROUTES_EXPERTS ? 0 : -1;
                 if (e < INT32_MIN || e > INT32_MAX)
-                    return cli_fail(c, EXIT_OTHER, "%.256s: expert %lld does not exist", name, e);
+                    return cli_fail(c, EXIT_OTHER, "%.256s: %s %lld does not exist", name, out->kind == ROUTES_EXPERTS ? "expert" : "token", e);
                 *to++ = (int32_t)e;
             }
     return EXIT_DONE;
@@ -73,11 +101,11 @@ static int take(const struct cli *c, const char *name, const struct numbers *n, 
 static int is_npy(const char *data, size_t size) { return size >= 10 && !memcmp(data, "\x93NUMPY", 6); }
 
 /* The header is a Python dictionary: {'descr': '<i4', 'fortran_order': False, 'shape': (5, 4, 2), } */
-static int read_npy(const struct cli *c, const char *name, const char *data, size_t size, struct numbers *n)
+static int read_npy(const struct cli *c, enum routes_kind kind, const char *name, const char *data, size_t size, struct numbers *n)
 {
     const unsigned char *u = (const unsigned char *)data;
     size_t prefix = u[6] == 1 ? 10 : 12, length = u[8] | (size_t)u[9] << 8;
-    char header[1024], order, kind;
+    char header[1024], order, type;
     if (prefix == 12 && size >= 12)
         length |= (size_t)u[10] << 16 | (size_t)u[11] << 24;
     if (size < prefix || length >= sizeof header || size - prefix < length)
@@ -85,12 +113,12 @@ static int read_npy(const struct cli *c, const char *name, const char *data, siz
     memcpy(header, data + prefix, length);
     header[length] = '\0';
     const char *descr = strstr(header, "'descr'"), *shape = strstr(header, "'shape'");
-    if (!descr || !shape || sscanf(descr, "'descr': '%c%c%1d'", &order, &kind, &n->width) != 3 || !strstr(header, "'fortran_order': False") ||
-        !strchr("<|", order) || !strchr("iu", kind) || !strchr("\1\2\4\10", n->width))
+    if (!descr || !shape || sscanf(descr, "'descr': '%c%c%1d'", &order, &type, &n->width) != 3 || !strstr(header, "'fortran_order': False") ||
+        !strchr("<|", order) || !strchr("iu", type) || !strchr("\1\2\4\10", n->width))
         return wrong(c, name, "wanted integers in C order in the .npy file");
     if (sscanf(shape, "'shape': (%zu, %zu, %zu)", &n->shape[0], &n->shape[1], &n->shape[2]) != 3)
-        return wrong(c, name, "wanted the shape [tokens, layers, top_k] in the .npy file");
-    n->is_signed = kind == 'i';
+        return cli_fail(c, EXIT_OTHER, "%.256s: wanted the shape %s in the .npy file", name, kinds[kind].shape);
+    n->is_signed = type == 'i';
     n->data = data + prefix + length;
     n->size = size - prefix - length;
     size_t row = n->shape[1] * n->shape[2] * (size_t)n->width;
@@ -101,7 +129,7 @@ static int read_npy(const struct cli *c, const char *name, const char *data, siz
 
 /* ---- safetensors ------------------------------------------------------------------------------------------------------- */
 
-static int read_safetensors(const struct cli *c, const char *path, vb_routes *out, int32_t **experts)
+static int read_safetensors(const struct cli *c, const char *path, struct routes_array *out)
 {
     static const struct {
         const char *name;
@@ -113,46 +141,48 @@ static int read_safetensors(const struct cli *c, const char *path, vb_routes *ou
     int code = EXIT_OTHER;
     if (vb_tensors_open(&all, path, NULL, &err))
         return cli_error(c, &err);
-    int found = vb_tensors_find(all, "routed_experts", &t) || (vb_tensors_at(all, 0, &t) && !vb_tensors_at(all, 1, &second));
+    int found = vb_tensors_find(all, kinds[out->kind].key, &t) || (vb_tensors_at(all, 0, &t) && !vb_tensors_at(all, 1, &second));
     size_t type = 0;
     while (found && type < sizeof types / sizeof *types && strcmp(types[type].name, t.dtype))
         type++;
     if (!found)
-        wrong(c, path, "it has no tensor routed_experts");
+        cli_fail(c, EXIT_OTHER, "%.256s: it has no tensor %s", path, kinds[out->kind].key);
     else if (type == sizeof types / sizeof *types || t.ndim != 3)
-        wrong(c, path, "the tensor of the routed experts has to hold integers, [tokens, layers, top_k]");
+        cli_fail(c, EXIT_OTHER, "%.256s: the tensor of the %s has to hold integers, %s", path,
+                 out->kind == ROUTES_EXPERTS ? "routed experts" : kinds[out->kind].rows, kinds[out->kind].shape);
     else
         code = take(c, path, &(struct numbers){t.data, t.bytes, types[type].width, types[type].is_signed,
-                                               {(size_t)t.shape[0], (size_t)t.shape[1], (size_t)t.shape[2]}}, out, experts);
+                                               {(size_t)t.shape[0], (size_t)t.shape[1], (size_t)t.shape[2]}}, out);
     vb_tensors_close(all);
     return code;
 }
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------------- */
 
-static int take_text(const struct cli *c, const char *name, const json_t *value, vb_routes *out, int32_t **experts)
+static int take_text(const struct cli *c, const char *name, const json_t *value, struct routes_array *out)
 {
-    size_t size, row = (size_t)out->layers * (size_t)out->top_k * sizeof(int32_t);
+    size_t size, width = (size_t)out->width * sizeof(int32_t), row = (size_t)out->layers * width, chosen = count_chosen(c, out);
+    const char *key = kinds[out->kind].key;
     char *bytes = base64_decode(json_string_value(value), json_string_length(value), &size);
-    struct numbers n = {bytes, size, 4, 1, {0, (size_t)out->layers, (size_t)out->top_k}};
-    int code = bytes ? EXIT_DONE : wrong(c, name, "routed_experts is not base64");
+    struct numbers n = {bytes, size, 4, 1, {0, (size_t)out->layers, (size_t)out->width}};
+    int code = bytes ? EXIT_DONE : cli_fail(c, EXIT_OTHER, "%.256s: %s is not base64", name, key);
     if (bytes && is_npy(bytes, size)) {
-        code = read_npy(c, name, bytes, size, &n);
+        code = read_npy(c, out->kind, name, bytes, size, &n);
     } else if (bytes) {
-        if (size % row && out->top_k && size % (count_moe(c, out->layers) * (size_t)out->top_k * sizeof(int32_t)) == 0)
-            n.shape[1] = count_moe(c, out->layers);
-        row = n.shape[1] * n.shape[2] * sizeof(int32_t);
+        if (size % row && chosen && size % (chosen * width) == 0)
+            n.shape[1] = chosen;
+        row = n.shape[1] * width;
         n.shape[0] = size / row;
         if (size % row)
-            code = cli_fail(c, EXIT_OTHER, "%.256s: routed_experts has %zu bytes, wanted int32 [tokens, %d, %d]", name, size, out->layers, out->top_k);
+            code = cli_fail(c, EXIT_OTHER, "%.256s: %s has %zu bytes, wanted int32 [tokens, %d, %d]", name, key, size, out->layers, out->width);
     }
     if (code == EXIT_DONE)
-        code = take(c, name, &n, out, experts);
+        code = take(c, name, &n, out);
     free(bytes);
     return code;
 }
 
-static int take_lists(const struct cli *c, const char *name, const json_t *value, vb_routes *out, int32_t **experts)
+static int take_lists(const struct cli *c, const char *name, const json_t *value, struct routes_array *out)
 {
     const json_t *first = json_array_get(value, 0);
     struct numbers n = {NULL, 0, 4, 1, {json_array_size(value), json_array_size(first), json_array_size(json_array_get(first, 0))}};
@@ -174,126 +204,170 @@ static int take_lists(const struct cli *c, const char *name, const json_t *value
         }
     }
     n.data = (const char *)flat;
-    int code = fits ? take(c, name, &n, out, experts) : wrong(c, name, "routed_experts is not an array [tokens, layers, top_k] of integers");
+    int code = fits ? take(c, name, &n, out)
+                    : cli_fail(c, EXIT_OTHER, "%.256s: %s is not an array %s of integers", name, kinds[out->kind].key, kinds[out->kind].shape);
     free(flat);
     return code;
 }
 
-static int take_value(const struct cli *c, const char *name, const json_t *value, vb_routes *out, int32_t **experts)
+static int take_value(const struct cli *c, const char *name, const json_t *value, struct routes_array *out)
 {
     if (json_is_string(value))
-        return take_text(c, name, value, out, experts);
-    return json_is_array(value) ? take_lists(c, name, value, out, experts) : wrong(c, name, "routed_experts is neither an array nor a text");
+        return take_text(c, name, value, out);
+    return json_is_array(value) ? take_lists(c, name, value, out)
+                                : cli_fail(c, EXIT_OTHER, "%.256s: %s is neither an array nor a text", name, kinds[out->kind].key);
 }
 
 static const json_t *only(const json_t *array) { return json_array_size(array) == 1 ? json_array_get(array, 0) : NULL; }
 
 static int given(const json_t *value) { return value && !json_is_null(value); }
 
-int routes_of_json(const struct cli *c, const char *name, const json_t *value, vb_routes *out, int32_t **experts)
+/* Returns the value of `key`, or `otherwise` if there is none. */
+static const json_t *value_of(const json_t *object, const char *key, const json_t *otherwise)
 {
-    *experts = NULL;
-    vb_model_routes(c->model, out);
-    if (!out->top_k)
-        return wrong(c, name, "there are routed experts, but the model has no MoE layer");
-    const json_t *before = NULL, *start = NULL, *prompt;
+    const json_t *value = key ? json_object_get(object, key) : NULL;
+    return given(value) ? value : otherwise;
+}
+
+int routes_array_of_json(const struct cli *c, enum routes_kind kind, const char *name, const json_t *value, struct routes_array *out)
+{
+    const json_t *before = NULL, *start = NULL;
+    if (begin(c, kind, name, out) != EXIT_DONE)
+        return EXIT_OTHER;
     while (json_is_object(value) || json_is_object(only(value))) { /* down to the numbers */
         const json_t *o = json_is_object(value) ? value : only(value), *meta = json_object_get(o, "meta_info");
-        prompt = json_object_get(o, "prompt_routed_experts");
-        before = given(prompt) ? prompt : before;
-        start = given(json_object_get(o, "routed_experts_start_len")) ? json_object_get(o, "routed_experts_start_len") : start;
-        const json_t *next = json_object_get(o, "routed_experts");
-        next = given(next) ? next : meta ? meta : json_object_get(o, "outputs");
+        before = value_of(o, kinds[kind].before, before);
+        start = value_of(o, kinds[kind].start, start);
+        const json_t *next = value_of(o, kinds[kind].key, meta ? meta : json_object_get(o, "outputs"));
         value = next ? next : json_object_get(o, "choices");
         if (!value)
-            return wrong(c, name, "it has no key routed_experts");
+            return cli_fail(c, EXIT_OTHER, "%.256s: it has no key %s", name, kinds[kind].key);
     }
     if (start && json_integer_value(start) > 0) {
         long long rows = json_integer_value(start);
         if (rows > vb_max_positions(c->model))
-            return wrong(c, name, "routed_experts_start_len is larger than the context");
-        memset(add_rows(out, experts, (size_t)rows), 0xff, (size_t)rows * (size_t)out->layers * (size_t)out->top_k * sizeof **experts);
+            return cli_fail(c, EXIT_OTHER, "%.256s: %s is larger than the context", name, kinds[kind].start);
+        add_unknown(out, (size_t)rows);
     }
-    int code = before ? take_value(c, name, before, out, experts) : EXIT_DONE;
-    return code == EXIT_DONE ? take_value(c, name, value, out, experts) : code;
+    int code = before ? take_value(c, name, before, out) : EXIT_DONE;
+    return code == EXIT_DONE ? take_value(c, name, value, out) : code;
 }
 
-static int read_json(const struct cli *c, const char *path, const char *text, size_t size, vb_routes *out, int32_t **experts)
+static int read_json(const struct cli *c, const char *path, const char *text, size_t size, struct routes_array *out)
 {
     vb_error err;
     json_t *j = json_read(text, size, path, &err);
     if (!j)
         return cli_error(c, &err);
-    int code = routes_of_json(c, path, j, out, experts);
+    int code = routes_array_of_json(c, out->kind, path, j, out);
     json_decref(j);
     return code;
 }
 
-/* ---- --routes-in ------------------------------------------------------------------------------------------------------- */
+/* ---- --routes-in and --kept-in ----------------------------------------------------------------------------------------- */
 
-int routes_of_file(const struct cli *c, const char *path, vb_routes *out, int32_t **experts)
+int routes_array_of_file(const struct cli *c, enum routes_kind kind, const char *path, struct routes_array *out)
 {
     char *text;
     size_t size, at = 0;
     vb_error err;
     struct numbers n;
-    vb_model_routes(c->model, out);
-    if (!out->top_k)
-        return wrong(c, path, "there are routed experts, but the model has no MoE layer");
+    if (begin(c, kind, path, out) != EXIT_DONE)
+        return EXIT_OTHER;
     if (vb_read_input(NULL, path, &text, &size, &err))
         return cli_error(c, &err);
     while (at < size && strchr(" \t\r\n", text[at]))
         at++;
     int is_json = at < size && strchr("{[\"", text[at]), code;
     if (is_npy(text, size)) {
-        code = read_npy(c, path, text, size, &n);
+        code = read_npy(c, kind, path, text, size, &n);
         if (code == EXIT_DONE)
-            code = take(c, path, &n, out, experts);
+            code = take(c, path, &n, out);
     } else {
-        code = is_json ? read_json(c, path, text, size, out, experts) : read_safetensors(c, path, out, experts);
+        code = is_json ? read_json(c, path, text, size, out) : read_safetensors(c, path, out);
     }
     vb_free(NULL, text);
     return code;
 }
 
-int routes_check(const struct cli *c, const char *name, const vb_routes *routes, size_t tokens, size_t most)
+int routes_array_check(const struct cli *c, const char *name, const struct routes_array *choices, size_t tokens, size_t most)
 {
-    if (routes->tokens + 1 < tokens)
-        return cli_fail(c, EXIT_OTHER, "%.256s: it has routes of %zu tokens, the text has %zu", name, routes->tokens, tokens);
-    if (routes->tokens > most)
-        return cli_fail(c, EXIT_OTHER, "%.256s: it has routes of %zu tokens, the text only has %zu", name, routes->tokens, most);
+    const char *rows = kinds[choices->kind].rows;
+    if (choices->tokens + 1 < tokens)
+        return cli_fail(c, EXIT_OTHER, "%.256s: it has %s of %zu tokens, the text has %zu", name, rows, choices->tokens, tokens);
+    if (choices->tokens > most)
+        return cli_fail(c, EXIT_OTHER, "%.256s: it has %s of %zu tokens, the text only has %zu", name, rows, choices->tokens, most);
     return EXIT_DONE;
+}
+
+vb_routes routes_join(const struct cli *c, struct routes_array *experts, struct routes_array *kept)
+{
+    vb_routes r;
+    vb_model_routes(c->model, &r);
+    r.tokens = experts->tokens > kept->tokens ? experts->tokens : kept->tokens;
+    if (experts->numbers)
+        add_unknown(experts, r.tokens - experts->tokens);
+    if (kept->numbers)
+        add_unknown(kept, r.tokens - kept->tokens);
+    r.experts = experts->numbers;
+    r.kept = kept->numbers;
+    return r;
+}
+
+static int read_option(const struct cli *c, enum routes_kind kind, const char *path, size_t tokens, size_t most, struct routes_array *out)
+{
+    int code = path ? routes_array_of_file(c, kind, path, out) : EXIT_DONE;
+    return path && code == EXIT_DONE ? routes_array_check(c, path, out, tokens, most) : code;
 }
 
 int cli_routes_in(struct cli *c, size_t tokens, size_t most)
 {
-    vb_routes *r = &c->session.routes;
+    struct routes_array experts = {0}, kept = {0};
     c->session.record_routes = c->routes_out != NULL;
-    if (!c->routes_in)
-        return EXIT_DONE;
-    int code = routes_of_file(c, c->routes_in, r, &c->routes);
-    return code == EXIT_DONE ? routes_check(c, c->routes_in, r, tokens, most) : code;
+    c->session.record_kept = c->kept_out != NULL;
+    int code = read_option(c, ROUTES_EXPERTS, c->routes_in, tokens, most, &experts);
+    if (code == EXIT_DONE)
+        code = read_option(c, ROUTES_KEPT, c->kept_in, tokens, most, &kept);
+    if (code == EXIT_DONE)
+        c->session.routes = routes_join(c, &experts, &kept);
+    c->routes = experts.numbers;
+    c->kept = kept.numbers;
+    return code;
 }
 
-/* ---- --routes-out ------------------------------------------------------------------------------------------------------ */
+/* ---- --routes-out and --kept-out --------------------------------------------------------------------------------------- */
+
+static int check_out(const struct cli *c, const char *option, const char *path)
+{
+    if (path && !cli_ends_with(path, ".safetensors") && !cli_ends_with(path, ".npy") && !cli_ends_with(path, ".json"))
+        return cli_fail(c, EXIT_USAGE, "%s is %.256s, wanted a name that ends in .safetensors, .npy or .json", option, path);
+    return cli_check_file(c, option, path);
+}
 
 int cli_check_routes_out(const struct cli *c)
 {
-    const char *path = c->routes_out;
-    if (path && !cli_ends_with(path, ".safetensors") && !cli_ends_with(path, ".npy") && !cli_ends_with(path, ".json"))
-        return cli_fail(c, EXIT_USAGE, "--routes-out is %.256s, wanted a name that ends in .safetensors, .npy or .json", path);
-    return cli_check_file(c, "--routes-out", path);
+    int code = check_out(c, "--routes-out", c->routes_out);
+    return code == EXIT_DONE ? check_out(c, "--kept-out", c->kept_out) : code;
 }
 
-char *routes_base64(const vb_routes *r)
+static struct routes_array choices_of(const vb_routes *r, enum routes_kind kind)
 {
-    return base64_encode((const char *)r->experts, r->tokens * (size_t)r->layers * (size_t)r->top_k * sizeof *r->experts);
+    const int32_t *numbers = kind == ROUTES_EXPERTS ? r->experts : r->kept;
+    return (struct routes_array){kind, numbers ? r->tokens : 0, r->layers, kind == ROUTES_EXPERTS ? r->top_k : r->index_topk, (int32_t *)(uintptr_t)numbers};
 }
 
-static void write_npy(FILE *f, const vb_routes *r)
+static size_t bytes_of(const struct routes_array *r) { return r->tokens * (size_t)r->layers * (size_t)r->width * sizeof *r->numbers; }
+
+char *routes_base64(const vb_routes *r, enum routes_kind kind)
+{
+    struct routes_array choices = choices_of(r, kind);
+    return base64_encode((const char *)choices.numbers, bytes_of(&choices));
+}
+
+static void write_npy(FILE *f, const struct routes_array *r)
 {
     char header[256];
-    int n = snprintf(header, sizeof header, "{'descr': '<i4', 'fortran_order': False, 'shape': (%zu, %d, %d), }", r->tokens, r->layers, r->top_k);
+    int n = snprintf(header, sizeof header, "{'descr': '<i4', 'fortran_order': False, 'shape': (%zu, %d, %d), }", r->tokens, r->layers, r->width);
     while ((10 + n + 1) % 64)
         header[n++] = ' ';
     header[n++] = '\n';
@@ -301,30 +375,38 @@ static void write_npy(FILE *f, const vb_routes *r)
     fputc(n & 0xff, f);
     fputc(n >> 8, f);
     fwrite(header, 1, (size_t)n, f);
-    fwrite(r->experts, sizeof *r->experts, r->tokens * (size_t)r->layers * (size_t)r->top_k, f);
+    if (r->tokens)
+        fwrite(r->numbers, 1, bytes_of(r), f);
+}
+
+static int write_file(const struct cli *c, const char *path, const vb_routes *routes, enum routes_kind kind)
+{
+    struct cli_file file;
+    struct routes_array r = choices_of(routes, kind);
+    vb_error err = {0};
+    if (!path)
+        return EXIT_DONE;
+    FILE *f = cli_file_begin(c, &file, path);
+    if (!f)
+        return EXIT_OTHER;
+    if (cli_ends_with(path, ".npy")) {
+        write_npy(f, &r);
+    } else if (cli_ends_with(path, ".json")) {
+        char *text = routes_base64(routes, kind);
+        fprintf(f, "{\"meta_info\": {\"%s\": \"%s\"}}\n", kinds[kind].key, text);
+        free(text);
+    } else {
+        vb_tensor t = {.name = kinds[kind].key, .dtype = "I32", .ndim = 3, .shape = {(int64_t)r.tokens, r.layers, r.width}, .data = r.numbers,
+                       .bytes = bytes_of(&r)};
+        vb_tensors_write(file.file.fd, path, &t, 1, NULL, NULL, &err);
+    }
+    return cli_file_end(c, &file, err.code ? &err : NULL);
 }
 
 int cli_routes_out(const struct cli *c, const vb_routes *r)
 {
-    struct cli_file file;
-    vb_error err = {0};
-    if (!c->routes_out)
-        return EXIT_DONE;
-    FILE *f = cli_file_begin(c, &file, c->routes_out);
-    if (!f)
-        return EXIT_OTHER;
-    if (cli_ends_with(c->routes_out, ".npy")) {
-        write_npy(f, r);
-    } else if (cli_ends_with(c->routes_out, ".json")) {
-        char *text = routes_base64(r);
-        fprintf(f, "{\"meta_info\": {\"routed_experts\": \"%s\"}}\n", text);
-        free(text);
-    } else {
-        vb_tensor t = {.name = "routed_experts", .dtype = "I32", .ndim = 3, .shape = {(int64_t)r->tokens, r->layers, r->top_k}, .data = r->experts,
-                       .bytes = r->tokens * (size_t)r->layers * (size_t)r->top_k * sizeof *r->experts};
-        vb_tensors_write(file.file.fd, c->routes_out, &t, 1, NULL, NULL, &err);
-    }
-    return cli_file_end(c, &file, err.code ? &err : NULL);
+    int code = write_file(c, c->routes_out, r, ROUTES_EXPERTS);
+    return code == EXIT_DONE ? write_file(c, c->kept_out, r, ROUTES_KEPT) : code;
 }
 
 int cli_routes_out_of(const struct cli *c, const vb_session *session)
@@ -333,12 +415,24 @@ int cli_routes_out_of(const struct cli *c, const vb_session *session)
     return vb_session_routes(session, &r) ? cli_routes_out(c, &r) : EXIT_DONE;
 }
 
+static const int32_t *add_choices(struct routes_array *all, const vb_routes *r, enum routes_kind kind)
+{
+    struct routes_array some = choices_of(r, kind);
+    all->layers = some.layers;
+    all->width = some.width;
+    if (some.numbers)
+        memcpy(add_rows(all, some.tokens), some.numbers, bytes_of(&some));
+    return all->numbers;
+}
+
 void routes_list_add(struct routes_list *list, const vb_session *session)
 {
     vb_routes r;
     if (!session || !vb_session_routes(session, &r))
         return;
-    list->routes.layers = r.layers;
-    list->routes.top_k = r.top_k;
-    memcpy(add_rows(&list->routes, &list->experts, r.tokens), r.experts, r.tokens * (size_t)r.layers * (size_t)r.top_k * sizeof *r.experts);
+    size_t tokens = list->routes.tokens + r.tokens;
+    list->routes = r;
+    list->routes.tokens = tokens;
+    list->routes.experts = add_choices(&list->experts, &r, ROUTES_EXPERTS);
+    list->routes.kept = add_choices(&list->kept, &r, ROUTES_KEPT);
 }

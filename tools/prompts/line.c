@@ -34,6 +34,8 @@ static const struct prompt_key {
     {"draft", ELSEWHERE, 0, 0, 0},
     {"routed_experts", ELSEWHERE, 0, 0, 0},
     {"routes_in", ELSEWHERE, 0, 0, 0},
+    {"indexer_topk", ELSEWHERE, 0, 0, 0},
+    {"kept_in", ELSEWHERE, 0, 0, 0},
     {"draft_tokens", WHOLE, offsetof(struct prompt, draft_tokens), 0, VB_MAX_DRAFT},
 };
 #define NUM_KEYS (sizeof keys / sizeof *keys)
@@ -202,26 +204,41 @@ static int read_prompt(struct cli *c, struct prompt *p)
     return ids ? read_ids(c, p, ids) : encode(c, p, text, messages);
 }
 
-/* Forced routes: in the line itself, as other engines return them, or in a file. */
-static int read_routes(const struct cli *c, struct prompt *p)
+/* Forced choices of one kind: in the line itself, as other engines return them, or in a file. */
+static int read_choices(const struct cli *c, const struct prompt *p, enum routes_kind kind, const char *key, const char *file_key, struct routes_array *out)
 {
-    const json_t *experts = member(p, "routed_experts"), *file = member(p, "routes_in");
-    const char *name = file ? json_string_value(file) : "routed_experts";
-    if (!experts && !file)
+    const json_t *value = member(p, key), *file = member(p, file_key);
+    const char *name = file ? json_string_value(file) : key;
+    if (!value && !file)
         return EXIT_DONE;
-    if (experts && file)
-        return cli_fail(c, EXIT_USAGE, "wanted one of routed_experts and routes_in");
+    if (value && file)
+        return cli_fail(c, EXIT_USAGE, "wanted one of %s and %s", key, file_key);
     if (!name)
-        return wrong(c, "routes_in", file, "the name of a file of routes");
-    int code = file ? routes_of_file(c, name, &p->routes, &p->experts) : routes_of_json(c, name, p->json, &p->routes, &p->experts);
-    return code == EXIT_DONE ? routes_check(c, name, &p->routes, p->count, SIZE_MAX) : code; /* as cli_routes_in for one prompt */
+        return wrong(c, file_key, file, kind == ROUTES_EXPERTS ? "the name of a file of routes" : "the name of a file of kept sets");
+    int code = file ? routes_array_of_file(c, kind, name, out) : routes_array_of_json(c, kind, name, p->json, out);
+    return code == EXIT_DONE ? routes_array_check(c, name, out, p->count, SIZE_MAX) : code; /* as cli_routes_in for one prompt */
 }
 
-uint32_t prompt_routes_hash(const vb_routes *routes)
+static int read_routes(const struct cli *c, struct prompt *p)
 {
-    uint64_t hash = 14695981039346656037u; /* FNV-1a */
-    for (size_t i = 0; i < routes->tokens * (size_t)routes->layers * (size_t)routes->top_k; i++)
-        hash = (hash ^ (uint32_t)routes->experts[i]) * 1099511628211u;
+    int code = read_choices(c, p, ROUTES_EXPERTS, "routed_experts", "routes_in", &p->experts);
+    if (code == EXIT_DONE)
+        code = read_choices(c, p, ROUTES_KEPT, "indexer_topk", "kept_in", &p->kept);
+    if (code == EXIT_DONE)
+        p->routes = routes_join(c, &p->experts, &p->kept);
+    return code;
+}
+
+static uint64_t hash_choices(uint64_t hash, const struct routes_array *choices)
+{
+    for (size_t i = 0; i < choices->tokens * (size_t)choices->layers * (size_t)choices->width; i++)
+        hash = (hash ^ (uint32_t)choices->numbers[i]) * 1099511628211u;
+    return hash;
+}
+
+uint32_t prompt_routes_hash(const struct prompt *p)
+{
+    uint64_t hash = hash_choices(hash_choices(14695981039346656037u, &p->experts), &p->kept); /* FNV-1a */
     return (uint32_t)(hash ^ hash >> 32) | 1;
 }
 
@@ -255,6 +272,7 @@ void prompt_close(struct prompt *p)
 {
     json_decref(p->json);
     free(p->tokens);
-    free(p->experts);
+    free(p->experts.numbers);
+    free(p->kept.numbers);
     *p = (struct prompt){0};
 }

@@ -125,8 +125,8 @@ static int check_line(struct prompts *p, struct prompt_line *line)
         code = cli_fail(p->c, EXIT_USAGE, "the prompt has %zu tokens, the context %d", q.count, most);
     else
         code = check_draft(p, &q);
-    if (json_object_get(q.json, "routes_in") && q.experts)
-        line->routes = prompt_routes_hash(&q.routes);
+    if (code == EXIT_DONE && (json_object_get(q.json, "routes_in") || json_object_get(q.json, "kept_in")))
+        line->routes = prompt_routes_hash(&q);
     prompt_close(&q);
     return code;
 }
@@ -252,7 +252,7 @@ static int add_line(struct prompts *p, size_t line)
     struct prompt *q = &r->prompt;
     vb_drafting drafting = prompts_drafting(p->c, q);
     vb_request asked = {.tokens = q->tokens, .count = q->count, .sampling = &q->sampling, .drafting = &drafting,
-                        .routes = q->experts ? &q->routes : NULL,
+                        .routes = q->routes.tokens ? &q->routes : NULL,
                         .options = {.max_tokens = q->max_tokens, .ignore_eos = p->c->ignore_eos, .fingerprint = 1, .callback = count_token,
                                     .context = r, .tokenizer = p->c->tokenizer, .stop = q->stop, .stop_count = q->num_stops},
                         .done = done, .context = r};

@@ -7,7 +7,7 @@
 #ifndef VB_PROMPTS_H
 #define VB_PROMPTS_H
 
-#include "tools/cli/cli.h"
+#include "tools/cli/routes.h"
 
 #define SETTINGS_SIZE 65 /* room for a SHA-256 in hexadecimal digits and the final 0 */
 #define KEY_SIZE 17      /* room for the key of an answer (the first 16 digits of such a hash) and the final 0 */
@@ -19,7 +19,7 @@ struct prompt_line {
     size_t size;      /* in bytes; 0: the line is blank */
     size_t most;      /* the largest number of tokens that prompt and answer can have together */
     int answered;     /* whether the file of answers already has an answer to this prompt */
-    uint32_t routes;  /* a hash of the file of routes that the line names; 0: none */
+    uint32_t routes;  /* a hash of the routes, if the line names a file of them; 0: none */
 };
 
 struct prompt_file {
@@ -54,12 +54,12 @@ struct prompt {
     int32_t draft_tokens;
     const char *stop[MOST_STOPS];
     size_t num_stops;
-    vb_routes routes;     /* the experts that the prompt and its answer take; experts NULL: the router chooses them all */
-    int32_t *experts;     /* at which routes.experts points */
+    vb_routes routes;     /* what the prompt and its answer are forced to take; no tokens: nothing */
+    struct routes_array experts, kept; /* at which routes points */
 };
 
-/* A hash of the experts, not 0. */
-uint32_t prompt_routes_hash(const vb_routes *routes);
+/* A hash of experts and kept sets, not 0. */
+uint32_t prompt_routes_hash(const struct prompt *p);
 /* Parses a line. Reports errors; after an error, everything is released. The caller sets c->where to a text that names the line. */
 int prompt_read(struct cli *c, const struct prompt_line *line, struct prompt *out);
 void prompt_close(struct prompt *p);

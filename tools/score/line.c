@@ -5,7 +5,7 @@
 #include "tools/cli/routes.h"
 #include "tools/score/score.h"
 
-static const char known[] = "id, prompt, response, temperature and routed_experts";
+static const char known[] = "id, prompt, response, temperature, routed_experts and indexer_topk";
 
 static int wrong(const struct cli *c, const char *name, const json_t *value, const char *wanted)
 {
@@ -15,7 +15,7 @@ static int wrong(const struct cli *c, const char *name, const json_t *value, con
 
 static int check_keys(const struct cli *c, const json_t *line)
 {
-    static const char *const keys[] = {"id", "prompt", "response", "temperature", "routed_experts", "routed_experts_start_len"};
+    static const char *const keys[] = {"id", "prompt", "response", "temperature", "routed_experts", "routed_experts_start_len", "indexer_topk"};
     const char *name;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)line, name, value) {
@@ -82,14 +82,24 @@ static int add_part(struct cli *c, struct score_line *l, const char *name, int i
     return code;
 }
 
-static int read_routes(struct cli *c, struct score_line *l)
+static int read_choices(struct cli *c, struct score_line *l, enum routes_kind kind, const char *key, struct routes_array *out)
 {
-    const json_t *value = json_object_get(l->json, "routed_experts");
+    const json_t *value = json_object_get(l->json, key);
     if (!value || json_is_null(value))
         return EXIT_DONE;
-    int code = routes_of_json(c, "routed_experts", l->json, &l->routes, &l->experts);
-    if (code == EXIT_DONE && (l->routes.tokens + 1 < l->count || l->routes.tokens > l->count))
-        code = cli_fail(c, EXIT_USAGE, "routed_experts has rows for %zu tokens, the text has %zu", l->routes.tokens, l->count);
+    int code = routes_array_of_json(c, kind, key, l->json, out);
+    if (code == EXIT_DONE && (out->tokens + 1 < l->count || out->tokens > l->count))
+        code = cli_fail(c, EXIT_USAGE, "%s has rows for %zu tokens, the text has %zu", key, out->tokens, l->count);
+    return code;
+}
+
+static int read_routes(struct cli *c, struct score_line *l)
+{
+    int code = read_choices(c, l, ROUTES_EXPERTS, "routed_experts", &l->experts);
+    if (code == EXIT_DONE)
+        code = read_choices(c, l, ROUTES_KEPT, "indexer_topk", &l->kept);
+    if (code == EXIT_DONE)
+        l->routes = routes_join(c, &l->experts, &l->kept);
     return code;
 }
 
@@ -136,6 +146,7 @@ void score_line_close(struct score_line *l)
 {
     json_decref(l->json);
     free(l->tokens);
-    free(l->experts);
+    free(l->experts.numbers);
+    free(l->kept.numbers);
     *l = (struct score_line){0};
 }

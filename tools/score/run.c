@@ -117,7 +117,7 @@ static json_t *answer(const struct scores_request *r, const vb_request_end *end)
     if (end->routes.experts) {
         vb_routes routes = end->routes;
         routes.tokens = r->text.count - 1; /* whether the last token was computed depends on the chunks */
-        char *text = routes_base64(&routes);
+        char *text = routes_base64(&routes, ROUTES_EXPERTS);
         json_object_set_new(j, "routed_experts", json_string(text));
         free(text);
     }
@@ -164,7 +164,7 @@ static int add_line(struct scores *s, size_t line)
     s->running = r;
     be_at(s, line);
     int code = score_line_read(s->c, &s->file.line[line], &r->text);
-    vb_request asked = {.tokens = r->text.tokens, .count = r->text.count, .routes = r->text.experts ? &r->text.routes : NULL,
+    vb_request asked = {.tokens = r->text.tokens, .count = r->text.count, .routes = r->text.routes.tokens ? &r->text.routes : NULL,
                         .prompt_row = take_row, .done = done, .context = r};
     if (code == EXIT_DONE && vb_batch_add(s->batch, &asked, NULL, &err))
         code = cli_error(s->c, &err);
@@ -256,9 +256,10 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--file", "Score the texts in FILE (if FILE is -, in stdin). Each line is a JSON object with prompt, and optionally response, id, temperature "
-               "and routed_experts. prompt and response are texts or arrays of token ids. The tokens of the response are scored, or, without "
-               "response, all tokens of the prompt but the first. routed_experts are forced routes, as in --routes-in of logits."},
+    {"--file", "Score the texts in FILE (if FILE is -, in stdin). Each line is a JSON object with prompt, and optionally response, id, temperature, "
+               "routed_experts and indexer_topk. prompt and response are texts or arrays of token ids. The tokens of the response are scored, or, without "
+               "response, all tokens of the prompt but the first. routed_experts are forced routes, as in --routes-in of "
+               "logits, and indexer_topk forced kept sets, as in --kept-in."},
     {"-o", "Append one line of scores for each text to FILE (default: stdout). Texts whose scores are already in FILE are not computed "
            "again, so you can repeat the same command after Ctrl-C or a crash to continue."},
     {"--logprobs", "Add the key top: for each token, the N most likely tokens with their log-probabilities, 0 to 1000 (default 0)."},

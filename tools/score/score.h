@@ -21,8 +21,8 @@ struct score_line {
     int32_t *tokens;    /* [count]: prompt and response */
     size_t count, first; /* first: index of the first token with a score */
     float temperature;  /* 0: no log-probabilities at a temperature */
-    vb_routes routes;   /* the key routed_experts */
-    int32_t *experts;   /* at which routes.experts points */
+    vb_routes routes;   /* the keys routed_experts and indexer_topk; no tokens: neither */
+    struct routes_array experts, kept; /* at which routes points */
 };
 
 /* Parses a line. Reports errors; after an error, everything is released. The caller sets c->where to a text that names the line. */

@@ -193,7 +193,7 @@ static int add_requests(struct trace_batch *b)
         const struct prompt *q = &s->prompt;
         vb_drafting drafting = prompts_drafting(b->c, q);
         vb_request asked = {.tokens = q->tokens, .count = q->count, .sampling = &q->sampling, .drafting = &drafting,
-                            .routes = q->experts ? &q->routes : NULL,
+                            .routes = q->routes.tokens ? &q->routes : NULL,
                             .options = {.max_tokens = q->max_tokens, .ignore_eos = b->c->ignore_eos, .fingerprint = 1,
                                         .tokenizer = b->c->tokenizer, .stop = q->stop, .stop_count = q->num_stops},
                             .done = done, .context = &b->rank[i % b->ranks]};

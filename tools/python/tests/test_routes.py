@@ -58,6 +58,9 @@ def test_kept_sets_force_the_same_bits(models):
     forced = model.logits(tokens, kept_sets=other)
     assert np.array_equal(forced[: topk + 3], plain[: topk + 3]) and not np.array_equal(forced[topk + 3], plain[topk + 3])
     one = model.generate(tokens, 4, ignore_eos=True, kept_sets=other)
+    recorded = model.generate(tokens, 4, ignore_eos=True, kept_sets=other, record_kept_sets=True, draft="mtp-eagle")
+    assert recorded.fingerprint == one.fingerprint and recorded.routes is None
+    assert (recorded.kept_sets[: topk + 3] == kept[: topk + 3]).all() and (recorded.kept_sets[topk + 3] == np.arange(topk)).all()
     results = []
     with verbatim.Batch(model) as batch:
         batch.add(tokens, 4, ignore_eos=True, kept_sets=other, on_result=results.append)

@@ -299,6 +299,7 @@ class vb_session_options(C.Structure):
         ("padded", C.c_int),
         ("routes", vb_routes),
         ("record_routes", C.c_int),
+        ("record_kept", C.c_int),
         ("sequence", C.c_int32),
         ("poison_cut_rows", C.c_int),
     ]
@@ -523,6 +524,7 @@ FUNCTIONS = {
     "vb_session_routes": (C.c_int, [_object, C.POINTER(vb_routes)]),
     "vb_model_routes": (None, [_object, C.POINTER(vb_routes)]),
     "vb_is_moe_layer": (C.c_int, [_object, C.c_int32]),
+    "vb_has_indexer": (C.c_int, [_object, C.c_int32]),
     "vb_append": (C.c_int, [_object, _ids, C.c_size_t, _err]),
     "vb_truncate": (C.c_int, [_object, C.c_size_t, _err]),
     "vb_tokens": (_ids, [_object, _size]),

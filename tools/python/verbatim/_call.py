@@ -186,10 +186,11 @@ def routes_of(routes, kept_sets=None):
     return told
 
 
-def routes_array(routes):
-    """Routes of C's as an array of its own."""
-    shape = routes.tokens, routes.layers, routes.top_k
-    return np.ctypeslib.as_array(routes.experts, shape).copy() if all(shape) else np.zeros(shape, np.int32)
+def routes_arrays(routes):
+    """The experts and the kept sets of C's routes as arrays of their own; None: not recorded."""
+    return [np.ctypeslib.as_array(numbers, (routes.tokens, routes.layers, width)).copy() if numbers and routes.tokens else
+            np.zeros((0, routes.layers, width), np.int32) if numbers else None
+            for numbers, width in ((routes.experts, routes.top_k), (routes.kept, routes.index_topk))]
 
 
 def view(address, shape, strides, dtype):

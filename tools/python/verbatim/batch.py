@@ -9,7 +9,7 @@ import threading
 import numpy as np
 
 from . import _c
-from ._call import BatchGuard, Closing, Handle, VerbatimError, check, ids_array, ids_pointer, routes_array, routes_of, view
+from ._call import BatchGuard, Closing, Handle, VerbatimError, check, ids_array, ids_pointer, routes_arrays, routes_of, view
 from .session import DRAFTING, SAMPLING, drafting_options, event_of, generate_options, number, result_of, sampling_options, session_options
 
 
@@ -100,7 +100,7 @@ class Batch(Closing):
             self._requests.pop(end.id, None)
             if not end.code:
                 result = result_of(end.result.contents, end.tokens[end.prompt : end.count], tokenizer, stop)
-                result.routes = routes_array(end.routes) if end.routes.top_k else None
+                result.routes, result.kept_sets = routes_arrays(end.routes)
             else:
                 result = VerbatimError(end.code, end.error.contents.message.decode("utf-8", "replace"))
             if on_result:

@@ -11,7 +11,7 @@ import weakref
 import numpy as np
 
 from . import _c
-from ._call import Closing, Guard, Handle, check, copy_row, ids_array, ids_pointer, path_bytes, routes_array, routes_of, view
+from ._call import Closing, Guard, Handle, check, copy_row, ids_array, ids_pointer, path_bytes, routes_arrays, routes_of, view
 
 ROW = np.dtype([(name, np.int32) for name, _ in _c.vb_tap_row._fields_])
 
@@ -48,6 +48,7 @@ class Result:
     text: str | None = None  # with a tokenizer: without the end token and what stands from the stop string on
     stop_string: str | None = None  # the one that ended the run
     routes: np.ndarray | None = None  # with record_routes: int32 [tokens, layers, top_k], of prompt and output but for the last token
+    kept_sets: np.ndarray | None = None  # with record_kept_sets: int32 [tokens, layers, index_topk], of the same tokens
 
 
 class Session(Closing):
@@ -75,6 +76,7 @@ class Session(Closing):
     kept_sets      integers [tokens, layers, index_topk], for models with sparse attention: the tokens to which the first tokens attend in
                    each layer, min(index_topk, t + 1) for token t, and then -1. -1, index_topk times: the indexer chooses
     record_routes  the property routes has the experts that the tokens took
+    record_kept_sets  the property kept_sets has the tokens to which the tokens attended
     padded         passes of a round are filled up to K + 1 rows, as systems with fixed shapes do; changes no bit
     bias           {token: what is added to its logit}
     mask           mask(tokens) gives bool [V], True for tokens that may be chosen next; tokens is the timeline, int32.
@@ -142,9 +144,19 @@ class Session(Closing):
     @property
     def routes(self) -> np.ndarray | None:
         """int32 [tokens, layers, top_k]: the experts of all tokens that were computed; None without record_routes."""
+        return self._recorded()[0]
+
+    @property
+    def kept_sets(self) -> np.ndarray | None:
+        """int32 [tokens, layers, index_topk]: the tokens to which all tokens that were computed attended, in ascending order, and then -1. Layers
+        without an indexer contain -1. None without record_kept_sets."""
+        return self._recorded()[1]
+
+    def _recorded(self):
         routes = _c.vb_routes()
         with self._guard:
-            return routes_array(routes) if self._lib.vb_session_routes(self._pointer(), C.byref(routes)) else None
+            self._lib.vb_session_routes(self._pointer(), C.byref(routes))
+            return routes_arrays(routes)
 
     def append(self, tokens):
         """Appends to the timeline; nothing is computed yet."""
@@ -190,7 +202,7 @@ class Session(Closing):
         options.callback = self._guard.callback(_c.event_callback, on_event, 1)
         self._run(self._lib.vb_generate, C.byref(options), C.byref(result))
         done = result_of(result, tokens, tokenizer, stop, None if rows is None else rows[: len(tokens)])
-        done.routes = self.routes
+        done.routes, done.kept_sets = self._recorded()
         return done
 
     def draft(self) -> tuple[int, list[int]]:
@@ -336,7 +348,7 @@ DRAFTING, SAMPLING = set(drafting_options.__kwdefaults__), set(sampling_options.
 
 
 def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=None, threads=None, exact_threads=False, isa=None, padded=False,
-                    scores=False, routes=None, kept_sets=None, record_routes=False, **options):
+                    scores=False, routes=None, kept_sets=None, record_routes=False, record_kept_sets=False, **options):
     """What Session is told, for C, and the models that are needed; see there."""
     drafting = {name: options.pop(name) for name in DRAFTING & set(options)}
     needed = [drafting[name] for name in ("draft_model", "draft_vocab") if drafting.get(name) is not None]
@@ -350,6 +362,7 @@ def session_options(guard, model, *, context=None, prefill_chunk=None, prefill=N
         tap_scores=bool(scores),
         padded=bool(padded),
         record_routes=bool(record_routes),
+        record_kept=bool(record_kept_sets),
         drafting=drafting_options(guard, **drafting),
         sampling=sampling_options(guard, model, **options),
     )
