@@ -164,6 +164,6 @@ const struct command command_quantize = {
     "GGUF file is run in the default precision, the results have the same bits as those of MODEL in one of these runs:\n"
     "  q8_0                   MODEL is run with --precision q8\n"
     "  q4_0                   MODEL is run with --precision q4\n"
-    "                         (a note says if INT4 weights differ; with q8_0 they do)\n"
+    "                         (a note says if INT4, int8 or NVFP4 weights differ; with q8_0, INT4 weights do)\n"
     "  f32, bf16              the weights of MODEL are first rounded to this type, and MODEL is then run\n",
     TAKES_MODEL | TAKES_OUT | TAKES_QUANTIZE, run, notes, 0, NULL};

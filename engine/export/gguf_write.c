@@ -7,6 +7,7 @@
 
 #include "ops/op.h"
 #include "ops/quantise.h"
+#include "ops/weights.h"
 #include "simd/decode.h"
 
 #include <errno.h>
@@ -193,7 +194,7 @@ static int all_finite_bf16(const uint16_t *x, size_t count)
     return most < 0x7f80;
 }
 
-/* Returns -1 if a number is not finite or is too large for the type, else 0. */
+/* Returns -1 if a number is not finite or is too large for the type, else 0. MXFP4 is not encoded: put_codes copies its codes. */
 static int encode(void *bytes, const float *x, enum gguf_as as, size_t count)
 {
     if (as == GGUF_AS_Q8_0)
@@ -206,7 +207,7 @@ static int encode(void *bytes, const float *x, enum gguf_as as, size_t count)
     }
     if (as == GGUF_AS_F32)
         memcpy(bytes, x, count * sizeof *x);
-    else
+    else if (as == GGUF_AS_STORED)
         op_store_f16(bytes, x, count); /* the source is F16 too */
     return all_finite_f32(x, count) ? 0 : -1;
 }
@@ -263,6 +264,17 @@ static void keep_codes(struct writing *w, unsigned char *blocks, const struct we
     }
 }
 
+/* Writes a row of MXFP4 codes as GGUF's blocks. */
+static void put_codes(unsigned char *blocks, const struct weight_view *from, size_t i)
+{
+    struct weight_view row = weight_rows(from, i, 1);
+    const unsigned char *codes = row.data, *scales = row.group_scale;
+    for (size_t g = 0; g < row.cols / QUANTISE_BLOCK; g++, blocks += 17) {
+        blocks[0] = scales[g];
+        op_reorder_i4(blocks + 1, codes + g * QUANTISE_BLOCK / 2);
+    }
+}
+
 static void write_rows(void *arg, size_t task, int thread)
 {
     struct writing *w = arg;
@@ -282,6 +294,8 @@ static void write_rows(void *arg, size_t task, int thread)
             keep_codes(w, bytes + r * row_bytes, from, i);
         if (from->type == WEIGHT_I8 && t->type->as == GGUF_AS_Q8_0)
             keep_bytes(w, bytes + r * row_bytes, from, i);
+        if (t->type->as == GGUF_AS_MXFP4)
+            put_codes(bytes + r * row_bytes, from, i);
     }
     int error = write_at(w->fd, bytes, count * row_bytes, w->p->header_bytes + t->offset + first * row_bytes);
     if (error)

@@ -27,8 +27,9 @@
 #include "engine/model/model.h"
 
 /* The type to write. GGUF_AS_STORED keeps the type of the source. Q8_0 and Q4_0 need rows whose length is a multiple of
- * 32; a matrix whose rows have another length keeps its stored type. */
-enum gguf_as { GGUF_AS_STORED, GGUF_AS_F32, GGUF_AS_BF16, GGUF_AS_Q8_0, GGUF_AS_Q4_0 };
+ * 32; a matrix whose rows have another length keeps its stored type. MXFP4 is no option: matrices of MXFP4 codes get this type
+ * instead of Q8_0 or Q4_0, which keeps their codes and scales. */
+enum gguf_as { GGUF_AS_STORED, GGUF_AS_F32, GGUF_AS_BF16, GGUF_AS_Q8_0, GGUF_AS_Q4_0, GGUF_AS_MXFP4 };
 
 /* The types in which three kinds of matrices are written: linear layers, the embedding, and the output heads.
  * `linear` must not be GGUF_AS_STORED. Weights of norms, and the matrices and biases of routers, are always written as
@@ -94,7 +95,8 @@ void gguf_plan_close(struct gguf_plan *p);
  * VB_STOPPED.
  *
  * I4 weights that become Q4_0 keep their codes and scales, except for groups whose scale is no f16: these are quantised like
- * other weights, and a note says how many there are. The same is true of I8 weights that become Q8_0, row by row.
+ * other weights, and a note says how many there are. The same is true of I8 weights that become Q8_0, row by row. F4
+ * weights of the form MXFP4 become MXFP4 instead (W_uk: Q8_0 or Q4_0), with the same codes and scales.
  *
  * Returns VB_IO if the file cannot be written. Returns VB_BAD_CHECKPOINT if a weight is not finite, or is too large for
  * its new type or for the scale of its block; the message names the file, the tensor and the index. */

@@ -8,7 +8,7 @@
 static const struct gguf_written_type
     type_f32 = {"F32", 0, 1, 4, GGUF_AS_F32}, type_f16 = {"F16", 1, 1, 2, GGUF_AS_STORED},
     type_bf16 = {"BF16", 30, 1, 2, GGUF_AS_BF16}, type_q8_0 = {"Q8_0", 8, 32, 34, GGUF_AS_Q8_0},
-    type_q4_0 = {"Q4_0", 2, 32, 18, GGUF_AS_Q4_0};
+    type_q4_0 = {"Q4_0", 2, 32, 18, GGUF_AS_Q4_0}, type_mxfp4 = {"MXFP4", 39, 32, 17, GGUF_AS_MXFP4};
 
 struct planner {
     struct gguf_plan *p;
@@ -16,6 +16,7 @@ struct planner {
     const struct gguf_write_options *o;
     char prefix[40]; /* "blk.3." */
     int copies[2];   /* number of modules whose embedding [0] or output head [1] is left out */
+    size_t nvfp4;    /* number of tensors of NVFP4 weights that are quantised to another type */
 };
 
 static const struct gguf_written_type *stored_type(const struct weight_view *w)
@@ -23,10 +24,15 @@ static const struct gguf_written_type *stored_type(const struct weight_view *w)
     return w->type == WEIGHT_BF16 ? &type_bf16 : w->type == WEIGHT_F16 ? &type_f16 : &type_f32; /* also for FP8 */
 }
 
+/* Whether the blocks of GGUF's MXFP4 can have the codes and scales of a matrix. */
+static int is_mxfp4(const struct weight_view *w) { return w->type == WEIGHT_F4 && w->group_size == QUANTISED_GROUP; }
+
 /* Returns the type in which a matrix is written. Its rows have `cols` numbers. */
 static const struct gguf_written_type *type_for(enum gguf_as as, const struct weight_view *w, size_t cols)
 {
     static const struct gguf_written_type *const types[] = {NULL, &type_f32, &type_bf16, &type_q8_0, &type_q4_0};
+    if ((as == GGUF_AS_Q8_0 || as == GGUF_AS_Q4_0) && is_mxfp4(w))
+        return &type_mxfp4;
     return as == GGUF_AS_STORED || cols % types[as]->numbers ? stored_type(w) : types[as];
 }
 
@@ -39,8 +45,9 @@ static struct gguf_planned *add(struct planner *p, const char *name, enum gguf_r
     size_t numbers = 1, cols = shape[ndim - 1];
     *t = (struct gguf_planned){.role = role, .type = type_for(as, w, cols), .ndim = ndim, .layout = GGUF_ROWS, .matrix = *w};
     snprintf(t->name, sizeof t->name, "%s%s", p->prefix, name);
+    p->nvfp4 += w->type == WEIGHT_F4 && !is_mxfp4(w) && (as == GGUF_AS_Q8_0 || as == GGUF_AS_Q4_0);
     memcpy(t->shape, shape, (size_t)ndim * sizeof *shape);
-    t->kept = (as == GGUF_AS_Q8_0 || as == GGUF_AS_Q4_0) && t->type->as != as;
+    t->kept = (as == GGUF_AS_Q8_0 || as == GGUF_AS_Q4_0) && t->type->as != as && t->type != &type_mxfp4;
     for (int d = 0; d < ndim; d++)
         numbers *= shape[d];
     t->offset = p->p->data_bytes;
@@ -66,12 +73,16 @@ static void add_vector(struct planner *p, const char *name, const float *v, int 
     add(p, name, GGUF_OTHER, GGUF_AS_F32, &w, 1, (size_t[3]){n});
 }
 
-/* Adds W_uk or W_uv as a tensor [H, rows, cols]. */
+/* Adds W_uk or W_uv as a tensor [H, rows, cols]. The groups of a matrix of codes are not those of W_uk transposed. */
 static void add_heads(struct planner *p, const char *name, const struct weight_view *w, size_t stride, enum gguf_layout layout,
                       int rows, int cols)
 {
     size_t shape[3] = {p->c->dims.H, (size_t)rows, (size_t)cols};
-    struct gguf_planned *t = add(p, name, GGUF_LINEAR, p->o->linear, w, 3, shape);
+    struct weight_view source = *w;
+    if (layout == GGUF_KEYS && is_mxfp4(w))
+        source.type = WEIGHT_F32; /* only type_for reads this */
+    struct gguf_planned *t = add(p, name, GGUF_LINEAR, p->o->linear, &source, 3, shape);
+    t->matrix = *w;
     t->layout = layout;
     t->head_stride = stride;
 }
@@ -128,7 +139,7 @@ static void add_experts(struct planner *p, const struct moe *m)
     for (int i = 0; i < 3; i++) {
         struct weight_view first = *gguf_expert_matrix(m->experts, 0, i), source = first;
         for (size_t e = 1; e < E; e++)
-            if (gguf_expert_matrix(m->experts, e, i)->type != first.type)
+            if (gguf_expert_matrix(m->experts, e, i)->type != first.type || gguf_expert_matrix(m->experts, e, i)->group_size != first.group_size)
                 first.type = WEIGHT_F32; /* only type_for reads this */
         struct gguf_planned *t = add(p, names[i], GGUF_LINEAR, p->o->linear, &first, 3, (size_t[3]){E, first.rows, first.cols});
         t->matrix = source;
@@ -203,6 +214,8 @@ int gguf_plan_tensors(struct gguf_plan *plan, const struct gguf_write_options *o
     p.prefix[0] = 0;
     add_vector(&p, "output_norm.weight", m->norm, m->config.hidden_size);
     add_head(&p, &plan->tensors[0]);
+    if (p.nvfp4)
+        gguf_note(plan, "%zu tensors of NVFP4 weights are quantised again, so results differ from those of --precision q8 and q4", p.nvfp4);
     for (int i = 0; i < 2; i++)
         if (p.copies[i])
             gguf_note(plan, "left out: %s of %d of %d MTP modules, byte for byte the main one",

@@ -400,10 +400,35 @@ def floats_of_four_bits():
                     assert ran.returncode == 0, ran.stderr
                 ran = run(f"{path}/a.safetensors", "diff", f"{path}/b.safetensors")
                 assert ran.returncode == 0, form + "\n" + ran.stdout + ran.stderr
+            if form in ("mxfp4", "quark"):
+                mxfp4_files(path, exact)
+            if form == "nvfp4":
+                ran = run(path, "quantize", "--type", "q8_0", "-o", exact + "/model.gguf")
+                assert ran.returncode == 0 and "tensors of NVFP4 weights are quantised again" in ran.stdout, ran.stdout + ran.stderr
             if form == "modelopt":  # with the settings in hf_quant_config.json alone
                 write(path, coded, config)
                 assert fingerprints(path) == wanted, "other bits than those of the same weights under the usual names"
             damaged_floats_of_four_bits(path, coded, dict(config, quantization_config=quantisation), form)
+
+
+def mxfp4_files(path, folder):
+    """quantize keeps the codes and scales, except in W_uk"""
+    options = ["--tokens", "5,6,7,70,9,33,17", "-n", "40", "--ignore-eos", "--json"]
+    for precision in "q4", "q8":
+        ran = run(path, "quantize", "--type", precision + "_0", "-o", folder + "/model.gguf", "--force")
+        assert ran.returncode == 0 and "MXFP4" in ran.stdout, ran.stdout + ran.stderr
+        wanted, ran = run(path, "generate", *options, "--precision", precision), run(folder + "/model.gguf", "generate", *options)
+        assert ran.returncode == 0 and wanted.returncode == 0, ran.stderr + wanted.stderr
+        assert json.loads(ran.stdout)["fingerprint"] == json.loads(wanted.stdout)["fingerprint"], "the MXFP4 file has other bits"
+
+
+def fp8_beside_four_bits(path, coded, config):
+    """ModelOpt's mixed files, and Quark's with FP8 attention"""
+    name = next(n for n in coded if n.endswith("q_a_proj.weight"))
+    rows, cols = coded[name][1][0], 2 * coded[name][1][1]
+    fp8 = dict(coded, **{name: ["F8_E4M3", [rows, cols], bytes(rows * cols)], name + "_scale": ["F32", [], struct.pack("<f", 1.0)]})
+    write(path, fp8, config)
+    refused(path, "q_a_proj.weight is F8_E4M3, config.json has no quantization_config for FP8 weights")
 
 
 def damaged_floats_of_four_bits(path, coded, config, form):
@@ -428,6 +453,11 @@ def damaged_floats_of_four_bits(path, coded, config, form):
     write(path, dict(coded, **{stem + ".weight_scale": [dtype, [rows, groups], scale[:1] + bad + scale[2:]]}), config)
     ran = run(path, "inspect", "--check")
     assert ran.returncode != 0 and ".weight_scale [0,1] is not" in ran.stderr, ran.stderr
+    if form in ("mxfp4", "quark"):  # in GGUF, 255 is no NaN
+        ran = run(path, "quantize", "--type", "q4_0", "-o", path + "/nan.gguf")
+        assert ran.returncode != 0 and "nan, which MXFP4 cannot hold" in ran.stderr, ran.stderr
+    if form in ("modelopt", "quark"):
+        fp8_beside_four_bits(path, coded, config)
     q = json.loads(json.dumps(config["quantization_config"]))
     if form == "modelopt":
         q["quant_algo"] = "NVFP4_SVD"
@@ -437,6 +467,11 @@ def damaged_floats_of_four_bits(path, coded, config, form):
         q["config_groups"]["group_0"]["weights"]["group_size"] = 64
     write(path, coded, dict(config, quantization_config=q))
     refused(path, "is not supported, only")
+    if form == "modelopt":
+        write(path, coded, dict(config, quantization_config=dict(q, quant_algo="MIXED_PRECISION")))
+        refused(path, 'quantization_config.quant_algo "MIXED_PRECISION" is not supported, only NVFP4 and W4A16_NVFP4')
+
+
 MISTRAL = {"model.embed_tokens.": "tok_embeddings.", "model.norm.": "norm.", "lm_head.": "output.", "model.layers.": "layers.",
            "input_layernorm.": "attention_norm.", "post_attention_layernorm.": "ffn_norm.", "self_attn.q_a_proj.": "attention.wq_a.",
            "self_attn.q_a_layernorm.": "attention.q_a_norm.", "self_attn.q_b_proj.": "attention.wq_b.",
