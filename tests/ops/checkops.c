@@ -224,7 +224,7 @@ static float store_weight(enum weight_type type, unsigned char *at, float scale,
     }
     case WEIGHT_I8: /* one rounding */
         *at = (unsigned char)r;
-        return (float)(((double)*at - (*at > 127 ? 256 : 0)) / 16 * (double)scale * 16);
+        return (float)((*at - (*at > 127 ? 256.0 : 0.0)) * (double)scale);
     default: { /* every code but the two NaNs; one rounding */
         unsigned code = (unsigned)(r >> 1 & 127) % 127, exponent = code >> 3, fraction = code & 7;
         *at = (unsigned char)((r & 1) << 7 | code);
@@ -239,7 +239,7 @@ static struct matrix random_i4_matrix(size_t rows, size_t cols, uint64_t *seed)
 {
     size_t stride = packed_length(cols) + 32, count = rows * stride;
     unsigned char *codes = guarded(count / 2 + 1);
-    uint16_t *scale = guarded(count / 32 * sizeof *scale + 1);
+    uint16_t *scale = guarded(count / 32 * sizeof *scale + sizeof *scale);
     struct matrix m = {.view = {.type = WEIGHT_I4, .data = codes, .group_scale = scale, .rows = rows, .cols = cols, .stride = stride}};
     m.value = guarded_floats(rows * cols);
     for (size_t i = 0; i < count; i++)

@@ -61,12 +61,13 @@ static void keep_kept(struct target *t, const vb_tap *tap)
  * such row, or all tokens are kept. The engine reports attention scores row by row. */
 static float *spread(const struct target *t, const vb_tap *tap, size_t *width)
 {
-    const struct kept_row *k = t->kept, *end = t->kept + t->kept_count;
+    const struct kept_row *k = t->kept;
+    size_t left = t->kept_count;
     if (!strstr(tap->name, ".self_attn.scores.") || tap->rows != 1 || tap->pass != t->kept_pass)
         return NULL;
-    while (k < end && (k->index != tap->row->index || k->slot != tap->row->slot))
+    for (; left && (k->index != tap->row->index || k->slot != tap->row->slot); left--)
         k++;
-    if (k == end || k->count != (size_t)tap->inner || !k->count)
+    if (!left || k->count != (size_t)tap->inner || !k->count)
         return NULL;
     *width = (size_t)(tap->depth < 0 ? tap->row->position : tap->row->index) + 1;
     *width = (size_t)k->tokens[k->count - 1] < *width ? *width : (size_t)k->tokens[k->count - 1] + 1; /* a phantom row counts too */
