@@ -174,6 +174,19 @@ def types_may_be_chosen_without_weights():
         assert "types assumed" in text and "8.263" in text and "245" in text, text
 
 
+def gguf_files_are_planned_as_they_store_weights():
+    """`quantize` and --precision make the same blocks; but in GGUF files, routers and weights_proj of indexers are F32, not BF16."""
+    with tempfile.TemporaryDirectory() as directory:
+        for tiny, precision in (("glm5", "q8"), ("mistral4", "q4")):
+            path = os.path.join(directory, tiny + ".gguf")
+            subprocess.run([VERBATIM, "quantize", TINY + tiny, "--type", precision + "_0", "-o", path], check=True, capture_output=True)
+            file, made = plan(path, "--ranks", "3"), plan(TINY + tiny, "--ranks", "3", "--precision", precision)
+            assert not file["types_assumed"] and file["types"][precision.upper() + "_0"] == made["types"][precision.upper() + "_0"]
+            for a, b in zip(file["ranks"], made["ranks"]):
+                assert a["own_bytes"] == b["own_bytes"] and a["whole_bytes"] - b["whole_bytes"] == file["types"]["F32"] // 2, (a, b)
+            assert file["token"]["gathered_bytes"] == made["token"]["gathered_bytes"] <= plan(TINY + tiny, "--ranks", "3")["token"]["gathered_bytes"]
+
+
 MACHINES = {"A": "--ranks 2 --bandwidth 400 --net 50 --latency 5", "B": "--ranks 4 --bandwidth 400 --net 12.5 --latency 20",
             "C": "--ranks 16 --bandwidth 80 --net 1.25 --latency 60"}
 
@@ -246,7 +259,7 @@ def wrong_options_are_refused_in_a_sentence():
 def main():
     failed = 0
     tests = [memory_is_that_of_the_tensors, gathers_are_those_of_the_layers, times_follow_from_bytes_and_the_machine,
-             types_may_be_chosen_without_weights, examples_of_the_documents_are_what_is_printed, wrong_options_are_refused_in_a_sentence]
+             types_may_be_chosen_without_weights, gguf_files_are_planned_as_they_store_weights, examples_of_the_documents_are_what_is_printed, wrong_options_are_refused_in_a_sentence]
     tests = [test for test in tests if len(sys.argv) < 3 or test.__name__ == sys.argv[2]]
     for test in tests:
         try:

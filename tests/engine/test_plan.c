@@ -135,6 +135,29 @@ TEST(matrices_have_the_types_that_they_have_in_an_open_model)
             same_views(tiny[i], (enum precision)precision);
 }
 
+TEST(a_lack_of_memory_is_told_and_nothing_is_left)
+{
+    char dir[64];
+    make_dir(dir);
+    write_published(dir, "DeepSeek-V2-Lite");
+    long fail = 0, done = 0;
+    for (; !done; fail += fail < 30 ? 1 : 97) { /* the first ones one by one; there are thousands */
+        struct counted counted = {.fail = fail};
+        vb_allocator a = {counted_alloc, counted_free, &counted};
+        struct model *m = NULL;
+        vb_error err;
+        int from_config, rc = model_open_shapes(&m, dir, "q8_0", &(struct model_options){.precision = PRECISION_Q4}, &from_config, &a, &err);
+        done = !rc && counted.requests <= fail;
+        if (!done)
+            assert_int_equal(rc, VB_NO_MEMORY);
+        else
+            model_close(m);
+        assert_int_equal(counted.alive, 0);
+    }
+    assert_true(fail > 30);
+    remove_dir(dir);
+}
+
 /* ---- shares ---- */
 
 static double near(double a, double b) { return fabs(a - b) <= 1e-9 * fabs(b); }
@@ -262,6 +285,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors_made_from_config_json_are_those_of_the_checkpoint),
         cmocka_unit_test(matrices_have_the_types_that_they_have_in_an_open_model),
+        cmocka_unit_test(a_lack_of_memory_is_told_and_nothing_is_left),
         cmocka_unit_test(all_ranks_together_have_each_row_once),
         cmocka_unit_test(the_expected_number_of_experts_is_the_mean_over_all_choices),
         cmocka_unit_test(gathers_of_deepseek_v3_are_those_of_its_shapes),
