@@ -92,15 +92,20 @@ ONEDNN  := $(shell printf '\043include <dnnl.h>\n\043if DNNL_VERSION_MAJOR != 2\
 endif
 $(BUILD)/ops/onednn.o: private FLAGS += $(if $(filter yes,$(ONEDNN)),-DVB_ONEDNN)
 
+# verbatim-mpi and verbatim-mpich compute one model in several processes, if Open MPI or MPICH is there. Their binaries differ.
+PC_OF_mpi   := ompi-c
+PC_OF_mpich := mpich
+MPI     := $(foreach m,mpi mpich,$(if $(shell pkg-config --exists $(PC_OF_$(m)) 2>/dev/null && echo yes),$(m)))
+
 LIB_SRC   := $(wildcard engine/*.c engine/*/*.c ops/*.c) $(SIMD)
 REF_SRC   := $(wildcard reference/*.c)
-TOOL_SRC  := $(filter-out tools/train/% tools/hooks/%,$(wildcard tools/*.c tools/*/*.c))
+TOOL_SRC  := $(filter-out tools/train/% tools/hooks/% tools/mpi/%,$(wildcard tools/*.c tools/*/*.c))
 LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o)
 REF_OBJ   := $(REF_SRC:%.c=$(BUILD)/%.o)
 TOOL_OBJ  := $(TOOL_SRC:%.c=$(BUILD)/%.o)
 
 .PHONY: all demo serve test test-all checkasm checkasm-bench golden asan ubsan fuzz layers fmt clean help deps
-all: $(BUILD)/verbatim $(BUILD)/libverbatim.so.0 $(BUILD)/sleef.ok
+all: $(BUILD)/verbatim $(BUILD)/libverbatim.so.0 $(BUILD)/sleef.ok $(MPI:%=$(BUILD)/verbatim-%)
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -150,6 +155,15 @@ $(BUILD)/libreference.a: $(REF_OBJ)
 $(BUILD)/verbatim: $(TOOL_OBJ) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 	$(call say,LD $@)
 	$(Q)$(CC) $(BASE) $(CFLAGS) -o $@ $^ $(LIBS) $(EDIT) $(HTTP)
+
+$(BUILD)/tools/mpi/%.o: tools/mpi/mpi.c Makefile
+	@mkdir -p $(@D)
+	$(call say,CC $< ($*))
+	$(Q)$(CC) $(BASE) $(CFLAGS) $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PC_OF_$*))) -c -o $@ $<
+
+$(MPI:%=$(BUILD)/verbatim-%): $(BUILD)/verbatim-%: $(BUILD)/tools/mpi/%.o $(filter-out $(BUILD)/tools/main.o,$(TOOL_OBJ)) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
+	$(call say,LD $@)
+	$(Q)$(CC) $(BASE) $(CFLAGS) -o $@ $^ $(LIBS) $(EDIT) $(HTTP) $(shell pkg-config --libs $(PC_OF_$*))
 
 # Another SLEEF with other bits is refused when the program is built, in one sentence.
 $(BUILD)/sleef.ok: $(BUILD)/tests/sleef_hash

@@ -4,6 +4,7 @@
 #include "simd/fpenv.h"
 #include "engine/model/model.h"
 #include "engine/model/numa.h"
+#include "engine/model/ranks.h"
 #include "engine/text/tokenizer.h"
 
 const char *vb_version(void) { return VB_VERSION; }
@@ -28,15 +29,53 @@ static int repack_parse(int *off, const char *name, vb_error *err)
     return vb_fail(err, VB_BAD_ARGUMENT, "unknown repack %s; known are on, off", name);
 }
 
+/* Tells the other ranks to open the model, too. */
+static void tell_ranks(struct rank_group *r, const char *dir, const vb_model_options *o)
+{
+    const char *texts[] = {dir, o->precision, o->cache_type, o->conventions, o->repack, o->repack_cache};
+    ranks_put_number(r, RANKS_MODEL);
+    ranks_put_number(r, ++r->numbered);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        ranks_put_text(r, texts[i]);
+    ranks_send(r);
+}
+
+/* Opening has returned `code` here. If it failed on one of the ranks, or if they have different models, the model is closed on all of
+ * them. */
+static int join_ranks(struct model **m, struct rank_group *r, const char *dir, int code, vb_error *err)
+{
+    uint64_t fingerprint = 0;
+    if (!code)
+        code = ranks_room(r, sizeof(float) * ranks_longest_row(&(*m)->config), err);
+    if (!code)
+        code = vb_model_fingerprint(*m, 1, 1, &fingerprint, err);
+    code = ranks_agree(r, code, err);
+    int other = code ? 0 : ranks_differ(r, fingerprint);
+    if (other)
+        code = vb_fail(err, VB_BAD_CHECKPOINT, "%s: rank %d has another model there than rank 0 (`verbatim inspect --fingerprint` tells them apart)", dir, other);
+    if (code && *m) {
+        (*m)->ranks = NULL; /* the other ranks close theirs, too */
+        model_close(*m);
+        *m = NULL;
+    }
+    if (!code) {
+        (*m)->number = r->numbered;
+        r->weight_bytes += (*m)->stored_bytes + (*m)->widened_bytes + (*m)->copied_bytes;
+    }
+    return code;
+}
+
 int vb_model_open(vb_model **out, const char *dir, const vb_model_options *options, vb_error *err)
 {
     static const vb_model_options defaults;
     const vb_model_options *o = options ? options : &defaults;
     struct conventions conventions = {{0}};
-    struct model_options how = {.conventions = &conventions, .threads = o->threads, .repack_cache = o->repack_cache, .progress = o->progress,
+    struct model_options how = {.conventions = &conventions, .threads = o->threads, .repack_cache = o->repack_cache, .progress = o->progress, .ranks = o->ranks,
                                 .progress_context = o->progress_context};
     enum placement_mode mode;
     *out = NULL;
+    if (o->ranks && !o->ranks->op.rank)
+        tell_ranks(o->ranks, dir, o);
     int code = precision_parse(&how.precision, o->precision, err);
     if (!code)
         code = cache_type_parse(&how.cache_type, o->cache_type, err);
@@ -48,22 +87,39 @@ int vb_model_open(vb_model **out, const char *dir, const vb_model_options *optio
         code = repack_parse(&how.from_file, o->repack, err);
     if (!code && (o->threads < 0 || o->threads > 4096))
         code = vb_fail(err, VB_BAD_ARGUMENT, "threads is %d, wanted 1 to 4096", o->threads);
-    if (code)
-        return code;
+    if (!code && o->ranks && mode != PLACEMENT_OFF)
+        code = vb_fail(err, VB_BAD_ARGUMENT, "numa %s is for one process, and this is one of %d ranks; run one rank on each node", o->numa,
+                       o->ranks->op.count);
     struct fpenv env = fpenv_enter();
-    code = model_open_under(out, dir, &how, &o->allocator, err);
+    if (!code)
+        code = model_open_under(out, dir, &how, &o->allocator, err);
     if (!code && mode != PLACEMENT_OFF)
         code = place(out, mode, err);
+    if (o->ranks)
+        code = join_ranks(out, o->ranks, dir, code, err);
     fpenv_leave(env);
     return code;
 }
 
 int vb_model_lock(const vb_model *model, vb_error *err)
 {
+    if (model->ranks)
+        return vb_fail(err, VB_BAD_ARGUMENT, "weights cannot be locked on several ranks: each rank uses only a part of the files");
     return checkpoint_lock(model->checkpoint, model->copied, model->copied_bytes, err);
 }
 
-void vb_model_close(vb_model *model) { model_close(model); }
+void vb_model_close(vb_model *model)
+{
+    struct rank_group *r = model ? model->ranks : NULL;
+    if (r)
+        r->weight_bytes -= model->stored_bytes + model->widened_bytes + model->copied_bytes;
+    if (r && !r->op.rank) {
+        ranks_put_number(r, RANKS_NO_MODEL);
+        ranks_put_number(r, model->number);
+        ranks_send(r);
+    }
+    model_close(model);
+}
 int32_t vb_vocab_size(const vb_model *model) { return model->config.vocab_size; }
 int32_t vb_hidden_size(const vb_model *model) { return model->config.hidden_size; }
 int32_t vb_mtp_modules(const vb_model *model) { return model->num_mtp; }

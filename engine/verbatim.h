@@ -113,6 +113,10 @@ typedef struct vb_model_options {
                                                                    copied so far, and `total` the number of all bytes to copy. May
                                                                    be NULL */
     void *progress_context;
+    /* Rank 0 of a group of processes that compute the model together (verbatim_ranks.h); NULL: this process alone. Results do not
+     * depend on it. Refused with it: `numa`, vb_model_lock, prefill "onednn", and what reads whole matrices: drafting vocabularies,
+     * operators computed alone, writing GGUF files. */
+    struct rank_group *ranks;
 } vb_model_options;
 
 /* Opens a checkpoint in the Hugging Face layout (a directory with config.json, and model.safetensors or shards with an
@@ -586,6 +590,7 @@ uint64_t vb_fingerprint(uint64_t h, const float *logits, size_t count);
 #include "verbatim_files.h"
 #include "verbatim_model.h"
 #include "verbatim_tensors.h"
+#include "verbatim_ranks.h"
 #include "verbatim_text.h"
 
 #if defined(__GNUC__)

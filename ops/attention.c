@@ -16,7 +16,7 @@ static size_t packed_latent(const struct attention *a) { return packed_length(a-
 static size_t groups_of(const struct attention *a) { return a->latent / QUANTISED_GROUP; }
 
 /* Returns how many numbers the o_b of one query have. */
-static size_t values_of(const struct attention *a, size_t context) { return a->heads * blocks_of(context) * packed_latent(a); }
+static size_t values_of(const struct attention *a, size_t context) { return at_least(1, a->heads * blocks_of(context) * packed_latent(a)); }
 
 static size_t queries_at_once(const struct attention *a, size_t S, size_t context)
 {
@@ -195,7 +195,7 @@ static void absorb(struct attention_pass *p, size_t h, int thread, float *query,
 {
     void *scratch = op_kernel_scratch(p->cx, thread);
     const struct attention *a = p->a;
-    size_t first = h * a->uk_stride, ldq = a->heads * (a->nope + a->rope), ldr = a->heads * a->nope;
+    size_t first = h * a->uk_stride, ldq = attention_row_heads(a) * (a->nope + a->rope), ldr = a->heads * a->nope;
     const float *q = p->q + h * (a->nope + a->rope);
     if (a->uk_transposed) {
         size_t groups = a->nope / QUANTISED_GROUP;
@@ -226,7 +226,7 @@ static void absorb_head(void *arg, size_t h, int thread)
 {
     struct attention_pass *p = arg;
     const struct attention *a = p->a;
-    size_t width = a->latent + a->rope, ldq = a->heads * (a->nope + a->rope), ldy = a->heads * width;
+    size_t width = a->latent + a->rope, ldq = attention_row_heads(a) * (a->nope + a->rope), ldy = a->heads * width;
     const float *q_rope = p->q + h * (a->nope + a->rope) + a->nope;
     float *query = p->query + h * width;
     absorb(p, h, thread, query, ldy);
@@ -342,25 +342,39 @@ static void value_head(void *arg, size_t h, int thread)
     const void *o = form == OP_F32 ? (const void *)(p->latent + h * packed_latent(a)) : op_packed_row(&p->o, form, h);
     for (size_t s = 0; s < p->S; s++)
         join_values(p, s * a->heads + h);
-    op_multiply(p->cx, thread, p->y + h * a->value, a->heads * a->value, &w_uv, 0, a->value, o, a->heads * packed_latent(a), p->S);
+    op_multiply(p->cx, thread, p->y + h * a->value, attention_row_heads(a) * a->value, &w_uv, 0, a->value, o, a->heads * packed_latent(a), p->S);
 }
 
 /* ---- telling ---- */
 
-/* Reports s_j of every query to the probe, head by head. The scores are computed once more, on the caller's thread. */
+/* Computes s_j of one query and one head. */
+static void scores_of_pair(struct attention_pass *p, size_t s, size_t h)
+{
+    struct attention_group one = {s, 1, h, 1, p->seen[s].length};
+    for (size_t block = 0; block < blocks_of(one.length); block++) {
+        struct weight_view rows = cache_rows(p, 0, &one, block);
+        scores_of_block(p, 0, &one, &rows, p->shown + block * ATTENTION_BLOCK);
+    }
+}
+
+/* Reports s_j of every query to the probe, head by head. The scores are computed once more, on the caller's thread. If there are several
+ * ranks, each rank computes those of its heads. */
 static void show_scores(struct attention_pass *p, size_t first)
 {
     struct op_probe *probe = p->cx->probe;
+    struct op_ranks *ranks = p->cx->ranks;
+    size_t H = attention_row_heads(p->a), unit = attention_head_unit(p->a->value);
+    struct op_share own = op_own(p->cx, H, unit);
     char name[32];
     for (size_t s = 0; s < p->S; s++)
-        for (size_t h = 0; h < p->a->heads; h++) {
-            struct attention_group one = {s, 1, h, 1, p->seen[s].length};
-            for (size_t block = 0; block < blocks_of(one.length); block++) {
-                struct weight_view rows = cache_rows(p, 0, &one, block);
-                scores_of_block(p, 0, &one, &rows, p->shown + block * ATTENTION_BLOCK);
-            }
+        for (size_t h = 0; h < H; h++) {
+            if (h >= own.begin && h < own.end)
+                scores_of_pair(p, s, h - own.begin);
+            if (ranks)
+                op_spread(p->cx, op_owner(ranks, h, H, unit), p->shown, p->seen[s].length * sizeof *p->shown);
             snprintf(name, sizeof name, "scores.%zu", h);
-            probe->see(probe, name, first + s, 1, p->shown, 0, one.length);
+            if (probe)
+                probe->see(probe, name, first + s, 1, p->shown, 0, p->seen[s].length);
         }
 }
 
@@ -372,10 +386,12 @@ static void some_queries(struct attention_pass *p, size_t first)
     double latent = (double)p->S * (double)(a->heads * a->latent), tokens = 0;
     for (size_t s = 0; s < p->S; s++)
         tokens += (double)p->seen[s].length;
-    make_groups(p);
-    make_tasks(p);
+    if (a->heads) { /* a rank may have none */
+        make_groups(p);
+        make_tasks(p);
+    }
     op_parallel(p->cx, a->heads, latent * (double)a->nope, absorb_head, p);
-    if (p->cx->probe && p->cx->probe->scores)
+    if (p->cx->ranks ? p->cx->ranks->scores : p->cx->probe && p->cx->probe->scores)
         show_scores(p, first);
     op_parallel(p->cx, p->tasks, tokens * (double)(a->heads * (p->row + a->latent)), block_of_cache, p);
     op_parallel(p->cx, a->heads, latent * (double)(a->value + p->blocks), value_head, p);
@@ -410,8 +426,8 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
     for (size_t s = 0; s < S; s += most) {
         p.S = at_most(most, S - s);
         p.seen = seen + s;
-        p.q = q + s * a->heads * (a->nope + a->rope);
-        p.y = y + s * a->heads * a->value;
+        p.q = q + s * attention_row_heads(a) * (a->nope + a->rope);
+        p.y = y + s * attention_row_heads(a) * a->value;
         some_queries(&p, s);
     }
     op_all_multiplied(cx, &a->w_uv); /* only W_uv: op_multiply never reads a W_uk of type BF16 */

@@ -47,6 +47,7 @@ struct timeline {
  * columns. */
 struct attention {
     size_t heads, nope, rope, value, latent; /* the sizes H, n, r, v and c */
+    size_t row_heads; /* heads in a row of q and of y; 0: H. If it is more than H, other processes compute the other heads */
     struct weight_view w_uk, w_uv;
     size_t uk_stride, uv_stride;
     int uk_transposed;
@@ -54,6 +55,17 @@ struct attention {
     enum kv_type cache; /* the type of the cache rows */
 };
 
+/* Heads are divided among several processes in units of so many. The values of a unit are a multiple of 32, so that a unit of rows of y is
+ * whole chunks of the input of o_proj. */
+static inline size_t attention_head_unit(size_t value)
+{
+    size_t unit = 1;
+    while (unit * value % OP_ROW_GROUP)
+        unit *= 2;
+    return unit;
+}
+
+static inline size_t attention_row_heads(const struct attention *a) { return a->row_heads ? a->row_heads : a->heads; }
 static inline struct kv_layout attention_rows(const struct attention *a) { return (struct kv_layout){.type = a->cache, .latent = a->latent, .rope = a->rope}; }
 
 /* Returns the bytes of scratch that op_attention needs for up to S queries, if none attends to more than `context`

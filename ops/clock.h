@@ -8,6 +8,15 @@
 #define VB_CLOCK_H
 
 #include <stddef.h>
+#include <time.h>
+
+/* Returns the seconds since a fixed moment in the past. */
+static inline double op_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 
 #define OP_CLOCK_PARTS 16
 #define OP_CLOCK_THREADS 256

@@ -1,4 +1,5 @@
 #include "ops/crew.h"
+#include "ops/clock.h"
 
 #include "simd/fpenv.h"
 
@@ -20,13 +21,6 @@
 #define STACK ((size_t)8 << 20)
 
 static uint64_t load(const uint64_t *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Pins the calling thread to a processor, also if it runs there already: without that, it could leave the processor later. */
 static void move_to(int cpu)
@@ -175,7 +169,7 @@ static void *stand_by(void *arg)
         if (++pauses % PAUSES && __atomic_load_n(&m->wanted, __ATOMIC_RELAXED))
             continue;
         let_others_run(c);
-        double t = now();
+        double t = op_seconds();
         if (since <= 0.0)
             since = t;
         if (t - since > MEMBER_SPINS || !__atomic_load_n(&m->wanted, __ATOMIC_RELAXED)) {
@@ -267,7 +261,7 @@ int crew_use(struct crew *c, int threads)
 int crew_available(const struct crew *c)
 {
     int available = 1;
-    double t = now();
+    double t = op_seconds();
     for (int i = 1; i < c->in_use; i++)
         available += t >= c->member[i].until;
     return available;
@@ -294,7 +288,7 @@ double crew_rest(double waited, double rest, double since, int threads)
 /* Computes `wanted` of all members. May be called only between two jobs, when no thread does a task (see take_tasks_of). */
 static void decide_who_is_wanted(struct crew *c)
 {
-    double t = now();
+    double t = op_seconds();
     c->changed = 0;
     c->next_return = 1e300;
     for (int i = 1; i < c->started; i++) {
@@ -314,7 +308,7 @@ static void note_who_is_late(struct crew *c)
 
 static void leave_out_the_late(struct crew *c, double waited)
 {
-    double t = now();
+    double t = op_seconds();
     c->waited += waited;
     for (int i = 1; i < c->in_use; i++) {
         struct crew_member *m = &c->member[i];
@@ -347,12 +341,12 @@ static void wait_for_others(struct crew *c, double begun)
         cpu_pause();
     if (all_done(c))
         return;
-    double since = now(), waited = 0.0, patience = crew_patience(since - begun);
+    double since = op_seconds(), waited = 0.0, patience = crew_patience(since - begun);
     while (!all_done(c) && waited < LEADER_SPINS) {
         for (unsigned i = 0; i < PAUSES && !all_done(c); i++)
             cpu_pause();
         let_others_run(c);
-        waited = now() - since;
+        waited = op_seconds() - since;
     }
     if (!all_done(c))
         sleep_until(c, since + patience);
@@ -360,9 +354,9 @@ static void wait_for_others(struct crew *c, double begun)
         return;
     note_who_is_late(c);
     while (!all_done(c))
-        sleep_until(c, now() + 1.0);
+        sleep_until(c, op_seconds() + 1.0);
     if (!c->exact)
-        leave_out_the_late(c, now() - since);
+        leave_out_the_late(c, op_seconds() - since);
 }
 
 /* Returns how many tasks at the end of a job are reserved, each for one thread. */
@@ -376,7 +370,7 @@ static size_t own_tasks(const struct crew *c, size_t total)
 void crew_run(struct crew *c, const size_t *first, void (*work)(void *arg, size_t task, int thread), void *arg)
 {
     uint64_t job = (load(&c->part->ticket) >> 32) + 1;
-    double begun = now();
+    double begun = op_seconds();
     assert(all_done(c)); /* fails if crew_run is called from within a task */
     size_t total = first[c->parts], own = total - own_tasks(c, total);
     for (int i = 0; i < c->parts; i++) {

@@ -153,7 +153,7 @@ static struct expanded_task task_of(const struct expanded_pass *p, int thread, s
     t.l = p->l + first * most;
     t.sums = p->sums + first * most * p->a->value;
     for (size_t i = 0; i < count; i++)
-        p->cx->k->pack(t.query + i * p->key, p->q + ((s + i) * p->a->heads + p->head + h) * width, width);
+        p->cx->k->pack(t.query + i * p->key, p->q + ((s + i) * attention_row_heads(p->a) + p->head + h) * width, width);
     return t;
 }
 
@@ -207,7 +207,7 @@ static void join(const struct expanded_task *t, size_t i)
 {
     const struct expanded_pass *p = t->p;
     size_t V = p->a->value, blocks = blocks_of(p->seen[t->s + i].length);
-    float *o = p->y + ((t->s + i) * p->a->heads + p->head + t->h) * V;
+    float *o = p->y + ((t->s + i) * attention_row_heads(p->a) + p->head + t->h) * V;
     attention_join(p->cx->k, o, t->m + i * t->blocks, t->l + i * t->blocks, t->sums + i * t->blocks * V, blocks, V);
 }
 
@@ -285,8 +285,8 @@ void op_expanded(struct op_ctx *cx, float *y, const float *q, const struct timel
     p.shown = op_take(cx, context);
     for (size_t s = 0; s < S; s += p.S) {
         p.seen = seen + s;
-        p.q = q + s * a->heads * width;
-        p.y = y + s * a->heads * a->value;
+        p.q = q + s * attention_row_heads(a) * width;
+        p.y = y + s * attention_row_heads(a) * a->value;
         p.length = seen[s].length;
         for (p.S = 1; s + p.S < S && seen[s + p.S].rows == seen[s].rows && seen[s + p.S].slots == seen[s].slots; p.S++)
             p.length = at_least(p.length, seen[s + p.S].length);

@@ -70,20 +70,25 @@ struct packing {
     const struct op_ctx *cx;
     const struct op_packed *packed;
     const float *x;
-    size_t ldx;
+    size_t ldx, k0, k1;
 };
 
 static void pack_rows(void *arg, size_t first, size_t count)
 {
     struct packing *p = arg;
-    for (size_t s = first; s < first + count; s++)
-        op_pack_part(p->cx, p->packed, s, p->x + s * p->ldx, 0, p->packed->K);
+    for (size_t s = first; s < first + count && p->k0 < p->k1; s++)
+        op_pack_part(p->cx, p->packed, s, p->x + s * p->ldx + p->k0, p->k0, p->k1 - p->k0);
+}
+
+static void pack_columns(const struct op_ctx *cx, const struct op_packed *p, const float *x, size_t ldx, struct op_share columns, size_t S)
+{
+    struct packing packing = {cx, p, x, ldx, columns.begin, columns.end};
+    op_each_row(cx, S, (double)(columns.end - columns.begin), pack_rows, &packing);
 }
 
 void op_pack(const struct op_ctx *cx, const struct op_packed *p, const float *x, size_t ldx, size_t S)
 {
-    struct packing packing = {cx, p, x, ldx};
-    op_each_row(cx, S, (double)p->K, pack_rows, &packing);
+    pack_columns(cx, p, x, ldx, (struct op_share){0, p->K}, S);
 }
 
 void op_multiply(const struct op_ctx *cx, int thread, float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
@@ -149,7 +154,7 @@ static void rows_of_linears(void *arg, size_t task, int thread)
     while (task >= p->first[l + 1 - p->layers])
         l++;
     op_row_range(p->cx, l->w->rows, rows_after(p, l), task - p->first[l - p->layers], &n0, &n1);
-    op_multiply_packed(p->cx, thread, l->y, l->w->rows, l->w, n0, n1, p->x, p->S);
+    op_multiply_packed(p->cx, thread, l->y, l->ldy ? l->ldy : l->w->rows, l->w, n0, n1, p->x, p->S);
 }
 
 static void multiply_all(const struct op_ctx *cx, const struct linear *layers, size_t count, const struct op_packed *x, size_t S)
@@ -167,7 +172,7 @@ static void multiply_all(const struct op_ctx *cx, const struct linear *layers, s
 
 void op_linear_packed(const struct op_ctx *cx, float *y, const struct op_packed *x, const struct weight_view *w, size_t S)
 {
-    multiply_all(cx, &(struct linear){y, w}, 1, x, S);
+    multiply_all(cx, &(struct linear){y, w, 0}, 1, x, S);
 }
 
 void op_linears(struct op_ctx *cx, const struct linear *layers, size_t count, const float *x, size_t S)
@@ -184,7 +189,37 @@ void op_linears(struct op_ctx *cx, const struct linear *layers, size_t count, co
 
 void op_linear(struct op_ctx *cx, float *y, const float *x, const struct weight_view *w, size_t S)
 {
-    op_linears(cx, &(struct linear){y, w}, 1, x, S);
+    op_linears(cx, &(struct linear){y, w, 0}, 1, x, S);
+}
+
+void op_gather_packed(const struct op_ctx *cx, const struct op_packed *p, const size_t *rows, size_t count, size_t unit)
+{
+    struct op_piece pieces[2 * OP_FORMS];
+    size_t n = 0;
+    for (size_t i = 0; i < count; i++)
+        for (int form = 0; form < OP_FORMS; form++)
+            if (p[i].rows[form])
+                pieces[n++] = (struct op_piece){p[i].rows[form], rows[i], op_packed_bytes(form, p[i].K), (p[i].K + unit - 1) / unit,
+                                                op_packed_bytes(form, unit), form == OP_ROUNDED};
+    op_gather(cx, pieces, n);
+}
+
+void op_linear_divided(struct op_ctx *cx, float *y, size_t N, const float *x, size_t unit, const struct weight_view *w, size_t S)
+{
+    if (!cx->ranks) {
+        op_linear(cx, y, x, w, S);
+        return;
+    }
+    size_t mark = op_mark(cx), K = w->cols;
+    struct op_packed packed = op_take_packed(cx, 1u << op_form(cx, w), S, K);
+    struct linear own = {y + op_own(cx, N, OP_ROW_GROUP).begin, w, N};
+    int whole = !unit || cx->ranks->wide;
+    pack_columns(cx, &packed, x, K, whole ? (struct op_share){0, K} : op_own(cx, K, unit), S);
+    if (!whole)
+        op_gather_packed(cx, &packed, &S, 1, unit);
+    multiply_all(cx, &own, 1, &packed, S);
+    op_gather_floats(cx, y, S, N, OP_ROW_GROUP);
+    op_give(cx, mark);
 }
 
 void op_linear_exact(struct op_ctx *cx, float *y, const float *x, const struct weight_view *w, size_t S)

@@ -27,9 +27,16 @@ void op_linear_exact(struct op_ctx *cx, float *y, const float *x, const struct w
 struct linear {
     float *y;
     const struct weight_view *w;
+    size_t ldy; /* floats from one row of y to the next; 0: as many as w has rows */
 };
 #define OP_LINEAR_MOST 4 /* largest number of layers in one call of op_linears */
 void op_linears(struct op_ctx *cx, const struct linear *layers, size_t count, const float *x, size_t S);
+
+/* Computes y [S,N] if W is divided among several processes (ops/ranks.h): w has this rank's rows of W [N,K], in units of 32 rows. If
+ * unit is 0, each rank has all of x. Otherwise each rank has its own columns of x, in units of `unit` columns, a multiple of 32; these
+ * travel in the form to which w needs them rounded, and the others are not written to x. With op_ranks.wide, each rank has all of x in
+ * any case. If there is only one process, this is op_linear. */
+void op_linear_divided(struct op_ctx *cx, float *y, size_t N, const float *x, size_t unit, const struct weight_view *w, size_t S);
 
 /* --- the two steps of a linear layer: packing x, and multiplying --- */
 
@@ -66,6 +73,9 @@ void op_pack(const struct op_ctx *cx, const struct op_packed *p, const float *x,
 /* Packs numbers [k0, k0 + n) of row s; x points to number k0. k0 is a multiple of 32. n is a multiple of 32 too, unless
  * the numbers are the last ones of the row. */
 void op_pack_part(const struct op_ctx *cx, const struct op_packed *p, size_t s, const float *x, size_t k0, size_t n);
+/* Each rank has its own columns of packed rows, in units of `unit` numbers, a multiple of 32. On return it has all of them. p has `count`
+ * arrays of packed rows; array i has rows[i] rows. */
+void op_gather_packed(const struct op_ctx *cx, const struct op_packed *p, const size_t *rows, size_t count, size_t unit);
 void op_linear_packed(const struct op_ctx *cx, float *y, const struct op_packed *x, const struct weight_view *w, size_t S);
 
 /* Multiplies rows [n0, n1) of W by S packed rows, with the kernels or with oneDNN. `thread` is the number of the

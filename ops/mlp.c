@@ -14,7 +14,13 @@ struct bundle {
     float *h, *u;        /* [count, i] */
     struct op_packed h_packed; /* [count, i] */
     float *y;            /* [count, d] */
-    size_t after;        /* rows of gate_proj in all bundles after this one (down_proj has d rows in each bundle) */
+    size_t after;        /* rows of gate_proj in all bundles after this one (down_proj has as many rows in each bundle) */
+};
+
+/* The h of several bundles, whose rows follow each other. */
+struct hidden {
+    struct op_packed packed;
+    size_t rows;
 };
 
 struct mlp_pass {
@@ -22,9 +28,14 @@ struct mlp_pass {
     struct bundle *bundles;
     size_t *first; /* [count + 1]: in the present parallel region, bundle b has tasks first[b] .. first[b + 1] - 1 */
     size_t count, d;
+    struct op_share own; /* the rows of down_proj that this process has */
 };
 
-static size_t intermediate_of(const struct bundle *b) { return b->w.gate->rows; }
+static size_t intermediate_of(const struct bundle *b) { return b->w.down->cols; }
+
+/* Returns the rows of gate_proj and up_proj that this process has. */
+static struct op_share own_of(const struct op_ctx *cx, const struct bundle *b) { return op_own(cx, intermediate_of(b), OP_ROW_GROUP); }
+static size_t rows_of(const struct op_ctx *cx, const struct bundle *b) { return own_of(cx, b).end - own_of(cx, b).begin; }
 
 /* Returns the bundle of a task. *task becomes the number of the task within this bundle. */
 static const struct bundle *bundle_of(const struct mlp_pass *p, size_t *task)
@@ -43,7 +54,7 @@ static const struct bundle *bundle_of(const struct mlp_pass *p, size_t *task)
 
 static size_t down_after(const struct mlp_pass *p, const struct bundle *b)
 {
-    return (size_t)(p->bundles + p->count - 1 - b) * p->d;
+    return (size_t)(p->bundles + p->count - 1 - b) * (p->own.end - p->own.begin);
 }
 
 /* Computes h = silu(gate x) * (up x) for a range of the matrices' rows, for one bundle, and packs it for down_proj. */
@@ -51,14 +62,14 @@ static void gate_and_up(void *arg, size_t task, int thread)
 {
     struct mlp_pass *p = arg;
     const struct bundle *b = bundle_of(p, &task);
-    size_t n0, n1, i = intermediate_of(b);
-    op_row_range(p->cx, i, b->after, task, &n0, &n1);
-    op_multiply_packed(p->cx, thread, b->h, i, b->w.gate, n0, n1, &b->x, b->count);
-    op_multiply_packed(p->cx, thread, b->u, i, b->w.up, n0, n1, &b->x, b->count);
+    size_t n0, n1, i = intermediate_of(b), begin = own_of(p->cx, b).begin;
+    op_row_range(p->cx, rows_of(p->cx, b), b->after, task, &n0, &n1);
+    op_multiply_packed(p->cx, thread, b->h + begin, i, b->w.gate, n0, n1, &b->x, b->count);
+    op_multiply_packed(p->cx, thread, b->u + begin, i, b->w.up, n0, n1, &b->x, b->count);
     for (size_t s = 0; s < b->count; s++) {
-        float *h = b->h + s * i + n0;
-        p->cx->k->silu_mul(h, h, b->u + s * i + n0, n1 - n0);
-        op_pack_part(p->cx, &b->h_packed, s, h, n0, n1 - n0);
+        float *h = b->h + s * i + begin + n0;
+        p->cx->k->silu_mul(h, h, b->u + s * i + begin + n0, n1 - n0);
+        op_pack_part(p->cx, &b->h_packed, s, h, begin + n0, n1 - n0);
     }
 }
 
@@ -67,8 +78,8 @@ static void down(void *arg, size_t task, int thread)
     struct mlp_pass *p = arg;
     const struct bundle *b = bundle_of(p, &task);
     size_t n0, n1;
-    op_row_range(p->cx, p->d, down_after(p, b), task, &n0, &n1);
-    op_multiply_packed(p->cx, thread, b->y, p->d, b->w.down, n0, n1, &b->h_packed, b->count);
+    op_row_range(p->cx, p->own.end - p->own.begin, down_after(p, b), task, &n0, &n1);
+    op_multiply_packed(p->cx, thread, b->y + p->own.begin, p->d, b->w.down, n0, n1, &b->h_packed, b->count);
 }
 
 static size_t first_floats(size_t bundles) { return (bundles + 1) * sizeof(size_t) / sizeof(float); }
@@ -85,7 +96,7 @@ static unsigned forms_of_x(const struct op_ctx *cx, const struct bundle *b)
     return 1u << op_form(cx, b->w.gate) | 1u << op_form(cx, b->w.up);
 }
 
-static void take_hidden(struct op_ctx *cx, struct bundle *bundles, size_t count, size_t rows)
+static struct hidden take_hidden(struct op_ctx *cx, struct bundle *bundles, size_t count, size_t rows)
 {
     size_t i = intermediate_of(bundles), first = 0;
     float *h = op_take(cx, rows * i), *u = op_take(cx, rows * i);
@@ -98,24 +109,38 @@ static void take_hidden(struct op_ctx *cx, struct bundle *bundles, size_t count,
         bundles[b].u = u + first * i;
         bundles[b].h_packed = op_packed_from(&h_packed, first);
     }
+    return (struct hidden){h_packed, rows};
 }
 
-/* Computes all bundles in two parallel regions. */
-static void run_bundles(struct op_ctx *cx, struct bundle *bundles, size_t count, size_t d)
+static void gather_hidden(const struct op_ctx *cx, const struct hidden *hidden, size_t count)
+{
+    struct op_packed packed[2];
+    size_t rows[2];
+    for (size_t i = 0; i < count; i++) {
+        packed[i] = hidden[i].packed;
+        rows[i] = hidden[i].rows;
+    }
+    op_gather_packed(cx, packed, rows, count, OP_ROW_GROUP);
+}
+
+/* Computes all bundles in two parallel regions. hidden [hiddens] has the h of all of them. Of y, only the columns for which this process
+ * has rows of down_proj are computed. */
+static void run_bundles(struct op_ctx *cx, struct bundle *bundles, size_t count, size_t d, const struct hidden *hidden, size_t hiddens)
 {
     size_t mark = op_mark(cx);
-    struct mlp_pass p = {cx, bundles, (size_t *)(void *)op_take(cx, first_floats(count)), count, d};
+    struct mlp_pass p = {cx, bundles, (size_t *)(void *)op_take(cx, first_floats(count)), count, d, op_own(cx, d, OP_ROW_GROUP)};
     double cost = 0;
     p.first[0] = 0;
-    for (size_t b = count, after = 0; b--; after += intermediate_of(&bundles[b]))
+    for (size_t b = count, after = 0; b--; after += rows_of(cx, &bundles[b]))
         bundles[b].after = after;
     for (size_t b = 0; b < count; b++) {
-        p.first[b + 1] = p.first[b] + op_row_tasks(cx, intermediate_of(&bundles[b]), bundles[b].after);
-        cost += (double)bundles[b].count * (double)d * (double)intermediate_of(&bundles[b]);
+        p.first[b + 1] = p.first[b] + op_row_tasks(cx, rows_of(cx, &bundles[b]), bundles[b].after);
+        cost += (double)bundles[b].count * (double)d * (double)rows_of(cx, &bundles[b]);
     }
     op_parallel_matrices(cx, p.first, count, 2.0 * cost, gate_and_up, &p);
+    gather_hidden(cx, hidden, hiddens);
     for (size_t b = 0; b < count; b++)
-        p.first[b + 1] = p.first[b] + op_row_tasks(cx, d, down_after(&p, &bundles[b]));
+        p.first[b + 1] = p.first[b] + op_row_tasks(cx, p.own.end - p.own.begin, down_after(&p, &bundles[b]));
     op_parallel_matrices(cx, p.first, count, cost, down, &p);
     op_give(cx, mark);
     for (size_t b = 0; b < count; b++) {
@@ -132,12 +157,13 @@ size_t op_mlp_scratch(size_t S, size_t d, size_t intermediate)
 
 void op_mlp(struct op_ctx *cx, float *y, const float *x, const struct mlp_weights *w, size_t S)
 {
-    size_t mark = op_mark(cx), d = w->down->rows;
+    size_t mark = op_mark(cx), d = w->gate->cols;
     struct bundle all = {.w = *w, .count = S, .y = y};
     all.x = op_take_packed(cx, forms_of_x(cx, &all), S, d);
     op_pack(cx, &all.x, x, d, S);
-    take_hidden(cx, &all, 1, S);
-    run_bundles(cx, &all, 1, d);
+    struct hidden hidden = take_hidden(cx, &all, 1, S);
+    run_bundles(cx, &all, 1, d, &hidden, 1);
+    op_gather_floats(cx, y, S, d, OP_ROW_GROUP);
     op_give(cx, mark);
 }
 
@@ -157,6 +183,7 @@ struct moe_pass {
     const int32_t *place; /* [S, chosen]: the index of a (token, expert) pair in the list of all pairs, sorted by expert, then
                              token; NULL: the list has the order of the tokens */
     size_t d;
+    struct op_share own;  /* the columns of y that this process computes */
     struct op_packed x_packed, pairs_packed; /* [S, d], [S*chosen, d] */
     const float *shared, *out;     /* [S, d], or NULL; [S*chosen, d] */
     float *y;                      /* [S, d] */
@@ -198,16 +225,16 @@ static void gather(void *arg, size_t first, size_t count)
 static void combine(void *arg, size_t first, size_t count)
 {
     struct moe_pass *p = arg;
-    size_t d = p->d, chosen = p->w->chosen;
+    size_t d = p->d, chosen = p->w->chosen, begin = p->own.begin, columns = p->own.end - begin;
     for (size_t s = first; s < first + count; s++) {
-        float *y = p->y + s * d;
-        const float *shared = p->shared ? p->shared + s * d : NULL;
-        for (size_t j = 0; j < d; j++)
+        float *y = p->y + s * d + begin;
+        const float *shared = p->shared ? p->shared + s * d + begin : NULL;
+        for (size_t j = 0; j < columns; j++)
             y[j] = 0.0f;
         for (size_t i = s * chosen; i < (s + 1) * chosen; i++)
-            p->cx->k->axpy(y, p->weight[i], p->out + (p->place ? (size_t)p->place[i] : i) * d, d);
+            p->cx->k->axpy(y, p->weight[i], p->out + (p->place ? (size_t)p->place[i] : i) * d + begin, columns);
         if (shared)
-            p->cx->k->axpy(y, 1.0f, shared, d); /* rounded once, like an addition */
+            p->cx->k->axpy(y, 1.0f, shared, columns); /* rounded once, like an addition */
     }
 }
 
@@ -215,7 +242,7 @@ void op_moe_sum(const struct op_ctx *cx, float *y, const float *out, const float
                 size_t d)
 {
     struct moe_weights w = {.chosen = chosen};
-    struct moe_pass p = {.cx = cx, .w = &w, .weight = weight, .d = d, .shared = shared, .out = out, .y = y};
+    struct moe_pass p = {.cx = cx, .w = &w, .weight = weight, .d = d, .own = {0, d}, .shared = shared, .out = out, .y = y};
     combine(&p, 0, S);
 }
 
@@ -226,14 +253,29 @@ static void show(struct op_probe *p, const struct moe_weights *w, size_t pair, i
     p->see(p, name, pair / w->chosen, 1, out, 0, d);
 }
 
+/* Reports the output of each expert for each row separately. On several ranks they are whole only if op_ranks.wide is set. */
+static void show_outputs(const struct moe_pass *p, float *out, float *shared, const int32_t *expert, size_t S)
+{
+    const struct op_ctx *cx = p->cx;
+    size_t pairs = S * p->w->chosen, bytes = p->d * sizeof *out, unit = OP_ROW_GROUP * sizeof *out;
+    size_t units = (p->d + OP_ROW_GROUP - 1) / OP_ROW_GROUP;
+    struct op_piece pieces[] = {{out, pairs, bytes, units, unit, 0}, {shared, S, bytes, units, unit, 0}};
+    if (cx->ranks && cx->ranks->wide)
+        op_gather(cx, pieces, p->shared ? 2 : 1);
+    for (size_t i = 0; cx->probe && i < pairs; i++)
+        show(cx->probe, p->w, i, expert[i], out + (size_t)p->place[i] * p->d, p->d);
+    if (cx->probe && p->shared)
+        cx->probe->see(cx->probe, "shared_experts.output", 0, S, shared, 0, p->d);
+}
+
 void op_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expert, const float *weight,
             const struct moe_weights *w, size_t S)
 {
     size_t mark = op_mark(cx), pairs = S * w->chosen;
     struct bundle *bundles = (struct bundle *)(void *)op_take(cx, (w->experts + 1) * sizeof(struct bundle) / sizeof(float));
     int32_t *place = (int32_t *)(void *)op_take(cx, pairs), *next = (int32_t *)(void *)op_take(cx, w->experts);
-    size_t count = group_by_expert(bundles, place, next, expert, w, S), d = bundles[0].w.down->rows, first = 0;
-    struct moe_pass p = {.cx = cx, .w = w, .weight = weight, .place = place, .d = d, .y = y};
+    size_t count = group_by_expert(bundles, place, next, expert, w, S), d = bundles[0].w.gate->cols, first = 0;
+    struct moe_pass p = {.cx = cx, .w = w, .weight = weight, .place = place, .d = d, .own = op_own(cx, d, OP_ROW_GROUP), .y = y};
     float *of_shared_expert = op_take(cx, S * d), *out = op_take(cx, pairs * d);
     p.out = out;
     p.shared = w->shared ? of_shared_expert : NULL;
@@ -249,21 +291,19 @@ void op_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expert, 
 
     op_pack(cx, &p.x_packed, x, d, S);
     op_each_row(cx, S, (double)(w->chosen * d), gather, &p);
-    take_hidden(cx, bundles, count, pairs);
+    struct hidden hidden[2] = {take_hidden(cx, bundles, count, pairs)};
     for (size_t b = 0; b < count; first += bundles[b++].count) {
         bundles[b].x = op_packed_from(&p.pairs_packed, first);
         bundles[b].y = out + first * d;
     }
     if (w->shared) {
         bundles[count].x = p.x_packed;
-        take_hidden(cx, &bundles[count], 1, S);
+        hidden[1] = take_hidden(cx, &bundles[count], 1, S);
     }
-    run_bundles(cx, bundles, count + (w->shared != NULL), d);
+    run_bundles(cx, bundles, count + (w->shared != NULL), d, hidden, w->shared ? 2 : 1);
 
-    for (size_t i = 0; cx->probe && i < pairs; i++) /* reports the output of each expert for each row separately */
-        show(cx->probe, w, i, expert[i], p.out + (size_t)place[i] * d, d);
-    if (cx->probe && w->shared)
-        cx->probe->see(cx->probe, "shared_experts.output", 0, S, p.shared, 0, d);
+    show_outputs(&p, out, of_shared_expert, expert, S);
     op_each_row(cx, S, (double)(w->chosen * d), combine, &p);
+    op_gather_floats(cx, y, S, d, OP_ROW_GROUP);
     op_give(cx, mark);
 }

@@ -13,6 +13,7 @@
 
 #include "ops/op.h"
 
+/* If several processes compute the layer together (ops/ranks.h), each matrix has only this rank's rows, in units of 32 rows. */
 struct mlp_weights {
     const struct weight_view *gate, *up, *down; /* [i,d], [i,d], [d,i] */
 };

@@ -11,6 +11,7 @@
 #include "ops/clock.h"
 #include "ops/pace.h"
 #include "ops/placement.h"
+#include "ops/ranks.h"
 
 /* With OpenMP, the number of threads in a parallel region is limited so that each thread has at least this many
  * multiplications, which are about ten microseconds of work. A barrier of OpenMP takes a few microseconds, or
@@ -48,6 +49,7 @@ struct op_ctx {
     size_t scratch_size, scratch_used;
     struct op_probe *probe;      /* NULL: nobody wants intermediate values */
     struct op_clock *clock;      /* measures the time of each part of a pass; NULL: nothing is measured */
+    struct op_ranks *ranks;      /* the processes that compute each pass together; NULL: this one is alone */
     const struct placement *placement; /* pins a crew's threads, and gives each of them tasks with data nearby (NUMA);
                                           NULL: the operating system chooses where threads run */
 };

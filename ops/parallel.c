@@ -17,13 +17,6 @@ float *op_take(struct op_ctx *cx, size_t floats)
     return p;
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 struct op_pass op_begin_pass(struct op_ctx *cx, struct pace *pace, size_t rows)
 {
     if (!cx->crew)
@@ -34,13 +27,13 @@ struct op_pass op_begin_pass(struct op_ctx *cx, struct pace *pace, size_t rows)
     cx->threads = crew_use(cx->crew, cx->crew->exact ? most : pace_threads(pace, rows));
     cx->crew->passes++;
     cx->crew->pass_threads += (size_t)crew_available(cx->crew);
-    return (struct op_pass){now(), rows, pace};
+    return (struct op_pass){op_seconds(), rows, pace};
 }
 
 void op_end_pass(const struct op_ctx *cx, const struct op_pass *pass)
 {
     if (cx->crew)
-        pace_took(pass->pace, pass->rows, now() - pass->begun);
+        pace_took(pass->pace, pass->rows, op_seconds() - pass->begun);
 }
 
 /* A parallel region with a placement. The crew numbers the tasks part by part. Within a part, the tasks of all matrices
@@ -143,9 +136,9 @@ struct timed {
 static void timed_task(void *arg, size_t task, int thread)
 {
     const struct timed *t = arg;
-    double begun = now();
+    double begun = op_seconds();
     t->work(t->arg, task, thread);
-    t->clock->thread[thread].busy += now() - begun;
+    t->clock->thread[thread].busy += op_seconds() - begun;
 }
 
 void op_parallel_matrices(const struct op_ctx *cx, const size_t *first, size_t matrices, double cost,
@@ -158,9 +151,9 @@ void op_parallel_matrices(const struct op_ctx *cx, const size_t *first, size_t m
     }
     struct timed timed = {cx->clock, work, arg};
     struct op_clock_part *part = &cx->clock->part[cx->clock->current];
-    double begun = now();
+    double begun = op_seconds();
     run_region(cx, first, matrices, threads, timed_task, &timed);
-    part->inside += now() - begun;
+    part->inside += op_seconds() - begun;
     part->regions += threads > 1;
 }
 
@@ -169,13 +162,13 @@ void op_clock_start(struct op_clock *clock, int threads, int part)
     memset(clock, 0, sizeof *clock);
     clock->threads = threads;
     clock->current = part;
-    clock->since = now();
+    clock->since = op_seconds();
 }
 
 void op_clock_next(struct op_clock *clock, int part)
 {
     struct op_clock_part *p = &clock->part[clock->current];
-    double t = now();
+    double t = op_seconds();
     p->seconds += t - clock->since;
     for (int i = 0; i < clock->threads; i++) {
         p->busy += clock->thread[i].busy;

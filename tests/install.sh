@@ -105,7 +105,7 @@ grep -q config.json "$work/2" || fail "the example's error: $(cat "$work/2")"
 ok "the example's errors"
 
 # the manual: every command and every function is in it; groff, where there is one, has nothing to say
-for command in $(grep -o '&command_[a-z_]*' tools/main.c | sed 's/&command_//'); do
+for command in $(grep -o '&command_[a-z_]*' tools/commands.c | sed 's/&command_//'); do
     grep -qi "^\.SS \"\?$command\"\?$" "$prefix/share/man/man1/verbatim.1" || fail "verbatim(1) lacks $command"
 done
 while read -r name; do

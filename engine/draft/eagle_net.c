@@ -1,5 +1,6 @@
 /* engine/draft/eagle_net.c -- one pass of rows through an EAGLE head. */
 #include "engine/draft/eagle_net.h"
+#include "engine/pass/lead.h"
 #include "engine/base/numbers.h"
 
 #include <assert.h>
@@ -101,7 +102,7 @@ static void attention(struct eagle *e, const struct row *rows, size_t S)
 {
     const struct eagle_head *head = e->head;
     size_t H = e->gqa.heads, G = e->gqa.groups, D = e->gqa.dim;
-    struct linear three[] = {{e->q, &head->q_proj}, {e->k, &head->k_proj}, {e->v, &head->v_proj}};
+    struct linear three[] = {{e->q, &head->q_proj, 0}, {e->k, &head->k_proj, 0}, {e->v, &head->v_proj, 0}};
     op_linears(&e->cx, three, 3, e->input, S);
     for (size_t s = 0; s < S; s++) {
         const struct kvcache *cache = rows[s].cache;
@@ -164,7 +165,14 @@ void eagle_features(struct eagle *e, const struct workspace *target, float *h, c
 void eagle_logits(struct eagle *e, const struct workspace *target, float *logits, const float *g, size_t S)
 {
     join(e, target);
-    op_linear(&e->cx, logits, g, &e->head->lm_head, S);
+    if (e->head->version == 3) {
+        op_linear(&e->cx, logits, g, &e->head->lm_head, S);
+        return;
+    }
+    lead_head(target, &target->model->lm_head, 0, g, S); /* lm_head is the target's, and may be divided among ranks */
+    e->cx.ranks = target->cx.ranks;
+    op_linear_divided(&e->cx, logits, e->head->vocab_size, g, 0, &e->head->lm_head, S);
+    e->cx.ranks = NULL;
 }
 
 /* ---- as any network that drafts ---- */

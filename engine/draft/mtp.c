@@ -1,4 +1,5 @@
 /* engine/draft/mtp.c -- the rows of MTP modules: which are final, which are missing, what they take. */
+#include "engine/pass/lead.h"
 #include "engine/draft/mtp.h"
 
 #include <assert.h>
@@ -67,6 +68,8 @@ int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct mode
         depth->kept.slots = shares ? vb_alloc(a, m->config.dims.index_topk, sizeof *depth->kept.slots) : NULL;
         missing = !depth->hidden_of_next || (shares && !depth->kept.slots);
         code = kvcache_open(&depth->cache, 1, o->context + 2 * VB_MAX_DRAFT + 3 + more, net->cache, a, err); /* one of them for put_aside */
+        if (!code)
+            code = lead_pool(&depth->cache.own, net->ranks, err);
         depth->cache.poison = o->poison;
         depth->cache.sequence = o->sequence;
         depth->cache.tracer = o->tracer;

@@ -80,7 +80,7 @@ int mtp_net_open(struct draft_net **out, const struct model *m, const vb_draft_v
     n->model = m;
     n->vocab = vocab;
     n->net = (struct draft_net){.type = &modules, .width = c->dims.d, .vocab_size = vocab ? vocab->count : c->dims.V,
-                                .cache = model_mtp_cache_layout(c),
+                                .cache = model_mtp_cache_layout(c), .ranks = m->ranks,
                                 .rows_before = c->conventions.value[FIRST_ROW] ? 1 : 0, .other_tokens = vocab != NULL};
     *out = &n->net;
     return VB_OK;

@@ -13,6 +13,7 @@
  * first draft is made: that takes zeros and the dummy slot, as MindIE does where another machine read the prompt. */
 #include <string.h>
 
+#include "engine/pass/lead.h"
 #include "engine/draft/mtp.h"
 #include "engine/base/numbers.h"
 #include "engine/pass/session_file.h"
@@ -103,6 +104,7 @@ static int read_depth(struct mtp_state *s, int k, size_t most, struct session_re
     if (session_read_rows(in, &depth->cache, 0, (size_t)length, depth->cache.pool->row) ||
         (depth->cache.pool->layout.index_layers && session_read_index_rows(in, &depth->cache, 0, (size_t)length)))
         return DRAFTER_WRONG;
+    lead_rows(&depth->cache, 0, (size_t)length);
     return DRAFTER_LOADED;
 }
 

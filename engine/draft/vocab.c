@@ -83,6 +83,8 @@ int vb_draft_vocab_open(vb_draft_vocab **out, const vb_model *model, const int32
         return vb_fail(err, VB_BAD_ARGUMENT, "%s: a draft vocabulary needs MTP modules, and the model has none", checkpoint_dir(model->checkpoint));
     if (!count || count > (size_t)model->config.vocab_size)
         return vb_fail(err, VB_BAD_ARGUMENT, "the draft vocabulary has %zu tokens, wanted 1 to %d", count, model->config.vocab_size);
+    if (model->ranks)
+        return vb_fail(err, VB_BAD_ARGUMENT, "a draft vocabulary is for one process, and this is one of several ranks");
     vb_draft_vocab *v = vb_alloc(a, 1, sizeof *v);
     if (!v)
         return vb_fail(err, VB_NO_MEMORY, "no memory for a draft vocabulary");

@@ -1,6 +1,7 @@
 /* engine/model/model.c -- finds each tensor by its name and stores it at its place in struct model. Only this file knows
  * the names of tensors, their shapes and their allowed dtypes. */
 #include "engine/model/model_internal.h"
+#include "ops/attention.h"
 #include "ops/round.h"
 #include "ops/weights.h"
 #include "simd/decode.h"
@@ -97,10 +98,26 @@ static int bind_matrix(struct binder *b, struct weight_view *w, const struct ten
     return type == WEIGHT_F8_E4M3 ? model_bind_scale(b, w, part, t->file) : VB_OK;
 }
 
-static int bind_linear(struct binder *b, struct weight_view *w, const char *part, size_t rows, size_t cols)
+/* Units of rows in which linear layers are divided among ranks: not at all, or in groups of rows. */
+#define WHOLE 0
+#define BY_ROWS OP_ROW_GROUP
+
+/* Takes this rank's share of a matrix, in units of `unit` rows. */
+static int bind_share(struct binder *b, struct weight_view *w, const struct tensor **t, const char *part, size_t rows, size_t cols, size_t unit)
+{
+    int rc = bind_matrix(b, w, t, part, rows, cols);
+    if (rc || !w->data)
+        return rc;
+    struct op_share own = model_own_share(b, rows, unit);
+    *w = weight_rows(w, own.begin, own.end - own.begin);
+    b->m->stored_bytes += b->newest_bytes = weight_bytes(w);
+    return VB_OK;
+}
+
+static int bind_linear(struct binder *b, struct weight_view *w, const char *part, size_t rows, size_t cols, size_t unit)
 {
     const struct tensor *t;
-    int rc = bind_matrix(b, w, &t, part, rows, cols);
+    int rc = bind_share(b, w, &t, part, rows, cols, unit);
     return rc ? rc : model_plan_linear(b, w, t);
 }
 
@@ -127,15 +144,18 @@ static int bind_vector(struct binder *b, const float **out, const char *part, si
     return VB_OK;
 }
 
+/* Heads are divided among ranks in units of so many. */
+static size_t head_unit(const struct binder *b) { return attention_head_unit(b->c->dims.v); }
+
 /* Takes kv_b_proj [H(n+v), c]. For each attention head, it has n rows of W_uk and then v rows of W_uv. */
 static int bind_kv_b(struct binder *b, struct mla *a)
 {
     const struct config *c = b->c;
     size_t n = c->dims.n, v = c->dims.v, rows = c->dims.H * (n + v);
     const struct tensor *t;
-    int rc = bind_matrix(b, &a->w_uk, &t, "self_attn.kv_b_proj", rows, c->dims.c);
+    int rc = bind_share(b, &a->w_uk, &t, "self_attn.kv_b_proj", rows, c->dims.c, head_unit(b) * (n + v));
     a->w_uv = a->w_uk;
-    a->w_uv.rows = rows - n;
+    a->w_uv.rows -= a->w_uv.rows ? n : 0;
     a->uk_stride = a->uv_stride = n + v;
     return rc ? rc : model_plan_kv_b(b, a, t);
 }
@@ -148,8 +168,8 @@ static int bind_keys(struct binder *b, struct mla *a)
     const struct tensor *t = NULL;
     a->uk_transposed = is_stored(b, "self_attn.k_b_proj_transposed.weight");
     a->uk_stride = a->uk_transposed ? latent : n;
-    int rc = a->uk_transposed ? bind_matrix(b, &a->w_uk, &t, "self_attn.k_b_proj_transposed", H * latent, n)
-                              : bind_matrix(b, &a->w_uk, &t, "self_attn.k_b_proj", H * n, latent);
+    int rc = a->uk_transposed ? bind_share(b, &a->w_uk, &t, "self_attn.k_b_proj_transposed", H * latent, n, head_unit(b) * latent)
+                              : bind_share(b, &a->w_uk, &t, "self_attn.k_b_proj", H * n, latent, head_unit(b) * n);
     if (!rc && weight_is_quantised(a->w_uk.type) != a->uk_transposed)
         rc = vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is %s, wanted %s type", t->file, t->name, t->dtype_name,
                      a->uk_transposed ? "a quantised" : "no quantised");
@@ -166,8 +186,7 @@ static int bind_heads(struct binder *b, struct mla *a)
         return bind_kv_b(b, a);
     a->uv_stride = v;
     int rc = bind_keys(b, a);
-    return rc ? rc : bind_linear(b, &a->w_uv, "self_attn.v_b_proj", b->c->dims.H * v,
-                                 b->c->dims.c);
+    return rc ? rc : bind_linear(b, &a->w_uv, "self_attn.v_b_proj", b->c->dims.H * v, b->c->dims.c, head_unit(b) * v);
 }
 
 /* Takes a matrix whose input is never rounded or quantised. If the file has it quantised, it is converted to f32. If `to_bf16` is not
@@ -203,8 +222,8 @@ static int bind_indexer(struct binder *b, struct mla *a, int layer)
         a->indexer.number += !config_layer_is_shared(c, i);
     if (!a->has_indexer)
         return VB_OK;
-    if ((rc = bind_linear(b, &a->indexer.wq_b, "self_attn.indexer.wq_b", H * D, c->dims.q)) ||
-        (rc = bind_linear(b, &a->indexer.wk, "self_attn.indexer.wk", D, c->dims.d)) ||
+    if ((rc = bind_linear(b, &a->indexer.wq_b, "self_attn.indexer.wq_b", H * D, c->dims.q, WHOLE)) ||
+        (rc = bind_linear(b, &a->indexer.wk, "self_attn.indexer.wk", D, c->dims.d, WHOLE)) ||
         (rc = bind_vector(b, &a->indexer.k_norm, "self_attn.indexer.k_norm.weight", D)) ||
         (rc = bind_vector(b, &a->indexer.k_norm_bias, "self_attn.indexer.k_norm.bias", D)))
         return rc;
@@ -217,19 +236,19 @@ static int bind_mla(struct binder *b, struct mla *a, int layer)
 {
     const struct config *c = b->c;
     size_t d = c->dims.d, H = c->dims.H, q = c->dims.q;
-    size_t latent = c->dims.c, n = c->dims.n, r = c->dims.r;
+    size_t latent = c->dims.c, n = c->dims.n, r = c->dims.r, heads = head_unit(b) * (n + r);
     int rc;
-    if (!q && (rc = bind_linear(b, &a->q_proj, "self_attn.q_proj", H * (n + r), d)))
+    if (!q && (rc = bind_linear(b, &a->q_proj, "self_attn.q_proj", H * (n + r), d, heads)))
         return rc;
-    if (q && ((rc = bind_linear(b, &a->q_a_proj, "self_attn.q_a_proj", q, d)) ||
+    if (q && ((rc = bind_linear(b, &a->q_a_proj, "self_attn.q_a_proj", q, d, WHOLE)) ||
               (rc = bind_vector(b, &a->q_a_layernorm, "self_attn.q_a_layernorm.weight", q)) ||
-              (rc = bind_linear(b, &a->q_b_proj, "self_attn.q_b_proj", H * (n + r), q))))
+              (rc = bind_linear(b, &a->q_b_proj, "self_attn.q_b_proj", H * (n + r), q, heads))))
         return rc;
-    if ((rc = bind_linear(b, &a->kv_a_proj_with_mqa, "self_attn.kv_a_proj_with_mqa", latent + r, d)) ||
+    if ((rc = bind_linear(b, &a->kv_a_proj_with_mqa, "self_attn.kv_a_proj_with_mqa", latent + r, d, WHOLE)) ||
         (rc = bind_vector(b, &a->kv_a_layernorm, "self_attn.kv_a_layernorm.weight", latent)) ||
         (rc = bind_heads(b, a)) || (rc = bind_indexer(b, a, layer)))
         return rc;
-    return bind_linear(b, &a->o_proj, "self_attn.o_proj", d, H * c->dims.v);
+    return bind_linear(b, &a->o_proj, "self_attn.o_proj", d, H * c->dims.v, BY_ROWS);
 }
 
 /* `part` is "mlp", "mlp.shared_experts" or "mlp.experts.17". */
@@ -241,9 +260,9 @@ static int bind_mlp(struct binder *b, struct mlp *m, const char *part, size_t wi
     snprintf(gate, sizeof gate, "%s.gate_proj", part);
     snprintf(up, sizeof up, "%s.up_proj", part);
     snprintf(down, sizeof down, "%s.down_proj", part);
-    if ((rc = bind_linear(b, &m->gate_proj, gate, width, d)) || (rc = bind_linear(b, &m->up_proj, up, width, d)))
+    if ((rc = bind_linear(b, &m->gate_proj, gate, width, d, BY_ROWS)) || (rc = bind_linear(b, &m->up_proj, up, width, d, BY_ROWS)))
         return rc;
-    return bind_linear(b, &m->down_proj, down, d, width);
+    return bind_linear(b, &m->down_proj, down, d, width, BY_ROWS);
 }
 
 static int bind_moe(struct binder *b, struct moe *m)
@@ -294,12 +313,12 @@ static int bind_mtp(struct binder *b, struct mtp_module *module, int index)
                        "set num_nextn_predict_layers to 0 in %s to do without it", checkpoint_dir(b->m->checkpoint), index, b->prefix, config_origin(b->c));
     if ((rc = bind_layer(b, &module->layer, index)) || (rc = bind_vector(b, &module->enorm, "enorm.weight", d)) ||
         (rc = bind_vector(b, &module->hnorm, "hnorm.weight", d)) ||
-        (rc = bind_linear(b, &module->eh_proj, "eh_proj", d, 2 * d)) ||
+        (rc = bind_linear(b, &module->eh_proj, "eh_proj", d, 2 * d, BY_ROWS)) ||
         (rc = bind_vector(b, &module->shared_head_norm, "shared_head.norm.weight", d)))
         return rc;
     if (is_stored(b, "embed_tokens.weight") && (rc = bind_matrix(b, &module->embed_tokens, &t, "embed_tokens", V, d)))
         return rc;
-    return is_stored(b, "shared_head.head.weight") ? bind_linear(b, &module->head, "shared_head.head", V, d) : VB_OK;
+    return is_stored(b, "shared_head.head.weight") ? bind_linear(b, &module->head, "shared_head.head", V, d, BY_ROWS) : VB_OK;
 }
 
 /* A module that does not store its own embedding or output head uses that of the main model. */
@@ -324,8 +343,8 @@ static int bind_outside(struct binder *b)
         (rc = bind_vector(b, &m->norm, "model.norm.weight", d)))
         return rc;
     if (!b->c->tie_word_embeddings)
-        return bind_linear(b, &m->lm_head, "lm_head", V, d);
-    m->lm_head = m->embed_tokens;
+        return bind_linear(b, &m->lm_head, "lm_head", V, d, BY_ROWS);
+    m->lm_head = m->embed_tokens; /* the function takes this rank's share of the head */
     return model_plan_tied_head(b, &m->lm_head, &m->embed_tokens, t);
 }
 
@@ -446,6 +465,8 @@ int model_bind_under(struct model **out, const struct config *config, struct che
                      const vb_allocator *a, vb_error *err)
 {
     struct model *m = vb_alloc(a, 1, sizeof *m);
+    if (m)
+        m->ranks = o->ranks;
     if (!m) {
         vb_fail(err, VB_NO_MEMORY, "%s: no memory to open it", checkpoint_dir(checkpoint));
         checkpoint_close(checkpoint);

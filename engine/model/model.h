@@ -91,6 +91,9 @@ struct model {
     int cache_replace;                        /* 1: a damaged or an older file of copies is replaced */
     struct mapping *cache_file;               /* with CACHE_MAPPED, the file that contains the copies */
     char cache_note[256];                     /* why a file of copies could not be used or written; empty: no reason */
+    struct rank_group *ranks;                      /* the processes that compute this model together (ranks.h); NULL: this one alone */
+    uint32_t number;                          /* with `ranks`: the number by which rank 0 names the model */
+    size_t stored_bytes;                      /* size of the matrices that are used as stored; with `ranks`, of this rank's share of them */
     size_t widened_bytes;                     /* size of the copies that were converted to f32, in bytes: vectors, W_uk of a
                                                  quantised kv_b_proj, a quantised router. FP8 scales that are not aligned in
                                                  the file are copied too, and are included */
@@ -134,6 +137,7 @@ struct model_options {
     const char *repack_cache;              /* a directory for files of copies (copy_cache.c); NULL: copies are not kept */
     int shapes_only;                       /* 1: matrices get the types and shapes that they have in this precision, but no copies
                                               are made. No pass can be computed with such a model */
+    struct rank_group *ranks;                   /* see struct model */
     int threads;                           /* threads that make the copies; 0: as many as the affinity mask allows */
     void (*progress)(void *context, size_t done, size_t total); /* `done`: the number of bytes that were copied so far; may be NULL */
     void *progress_context;

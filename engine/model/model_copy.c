@@ -22,6 +22,14 @@
 
 /* ---- what is to be copied ---- */
 
+#define NO_ROWS ((struct op_share){0, 0})
+
+struct op_share model_own_share(const struct binder *b, size_t rows, size_t unit)
+{
+    const struct rank_group *r = b->m->ranks;
+    return r && unit ? op_share_of(&r->op, r->op.rank, rows, unit) : (struct op_share){0, rows};
+}
+
 static int quantises(const struct binder *b) { return b->c->precision == PRECISION_Q8 || b->c->precision == PRECISION_Q4; }
 
 /* Returns the type in which the model uses a matrix of a linear layer. `cols` is the length of the rows, over which the
@@ -78,18 +86,18 @@ static int plan(struct binder *b, const struct model_copy *copy)
 static int has_no_copy(const struct binder *b, const struct weight_view *w) { return !w->data && !b->o->shapes_only; }
 
 /* weight_rows, but a view without data keeps having none. */
-static struct weight_view rows_from(const struct weight_view *w, size_t first)
+static struct weight_view some_of(const struct weight_view *w, size_t first, size_t count)
 {
     struct weight_view part = *w;
-    part.rows = w->rows - first;
-    return w->data ? weight_rows(w, first, w->rows - first) : part;
+    part.rows = count;
+    return w->data ? weight_rows(w, first, count) : part;
 }
 
-/* Plans a copy of all rows of *w. If `also` is not NULL, *also is the part of *w that begins at row also_row. */
-static int plan_whole(struct binder *b, struct weight_view *w, const struct tensor *t, struct weight_view *also, size_t also_row)
+/* Plans a copy of all rows of *w. If `also` is not NULL, *also is the part of *w that has rows `rows`. */
+static int plan_whole(struct binder *b, struct weight_view *w, const struct tensor *t, struct weight_view *also, struct op_share rows)
 {
     enum weight_type type = wanted_of(b, w);
-    struct model_copy copy = {.result = result_of(b, type, w, w->rows, w->cols), .to = w, .also = also, .also_row = also_row,
+    struct model_copy copy = {.result = result_of(b, type, w, w->rows, w->cols), .to = w, .also = also, .also_row = rows.begin, .also_rows = rows.end - rows.begin,
                               .tensor = t, .head_rows = w->rows};
     if (has_no_copy(b, w))
         return VB_OK;
@@ -99,9 +107,16 @@ static int plan_whole(struct binder *b, struct weight_view *w, const struct tens
         copy.result.magnitudes = w->magnitudes;
     }
     if (also)
-        *also = rows_from(w, also_row);
+        *also = some_of(w, copy.also_row, copy.also_rows);
     copy.from = *w;
-    return type == w->type && !copy.result.panels ? VB_OK : plan(b, &copy);
+    if (type == w->type && !copy.result.panels)
+        return VB_OK;
+    if (w->rows)
+        return plan(b, &copy);
+    *w = copy.result; /* a rank may have no rows; the form of the input follows from the type in any case */
+    if (also)
+        *also = copy.result;
+    return VB_OK;
 }
 
 /* If `parts` copies have been planned since there were `before` copies, they replace all of the tensor. Then the function
@@ -110,21 +125,25 @@ static int end_tensor(struct binder *b, const struct tensor *t, size_t before, s
 {
     if (!rc && b->m->num_copies == before + parts)
         checkpoint_set_copied(b->m->checkpoint, t);
+    if (!rc && b->m->num_copies == before + parts)
+        b->m->stored_bytes -= b->newest_bytes;
     return rc;
 }
 
 int model_plan_linear(struct binder *b, struct weight_view *w, const struct tensor *t)
 {
     size_t before = b->m->num_copies;
-    return end_tensor(b, t, before, 1, plan_whole(b, w, t, NULL, 0));
+    return end_tensor(b, t, before, 1, plan_whole(b, w, t, NULL, NO_ROWS));
 }
 
 int model_plan_tied_head(struct binder *b, struct weight_view *head, struct weight_view *embedding, const struct tensor *t)
 {
     size_t before = b->m->num_copies;
+    struct op_share own = model_own_share(b, head->rows, OP_ROW_GROUP);
+    *head = some_of(head, own.begin, own.end - own.begin);
     if (!weight_is_quantised(head->type)) /* the embedding uses the stored matrix */
-        return plan_whole(b, head, t, NULL, 0);
-    return end_tensor(b, t, before, 1, plan_whole(b, head, t, embedding, 0));
+        return plan_whole(b, head, t, NULL, NO_ROWS);
+    return end_tensor(b, t, before, 1, plan_whole(b, embedding, t, head, own));
 }
 
 /* Plans a copy of W_uk of all attention heads, if one is needed. If W_uk is quantised along c, the copy is F32. Otherwise
@@ -132,7 +151,7 @@ int model_plan_tied_head(struct binder *b, struct weight_view *head, struct weig
  * I8 has its own scale, so the numbers of such a matrix are quantised like others. */
 static int plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
 {
-    size_t H = b->c->dims.H, n = b->c->dims.n, latent = b->c->dims.c;
+    size_t n = b->c->dims.n, latent = b->c->dims.c, H = (a->w_uk.rows + a->uk_stride - 1) / a->uk_stride;
     enum weight_type stored = a->w_uk.type, numbers = weight_is_packed(stored) || stored == WEIGHT_I8 ? WEIGHT_F32 : stored;
     enum weight_type type = weight_is_quantised(stored) ? WEIGHT_F32 : wanted_type(b, numbers, n);
     struct model_copy copy = {.to = &a->w_uk, .from = a->w_uk, .tensor = t, .head_stride = a->uk_stride};
@@ -143,19 +162,25 @@ static int plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
     copy.head_rows = a->uk_transposed ? latent : n;
     copy.result = result_of(b, type, &a->w_uk, H * copy.head_rows, a->uk_transposed ? n : latent);
     a->uk_stride = copy.head_rows;
-    return plan(b, &copy);
+    if (H)
+        return plan(b, &copy);
+    a->w_uk = copy.result;
+    return VB_OK;
 }
 
 static int plan_values(struct binder *b, struct mla *a, const struct weight_view *kv_b, const struct tensor *t)
 {
-    size_t H = b->c->dims.H, v = b->c->dims.v;
+    size_t H = kv_b->rows / a->uv_stride, v = b->c->dims.v;
     enum weight_type type = wanted_of(b, kv_b);
     struct model_copy copy = {.result = result_of(b, type, kv_b, H * v, kv_b->cols), .to = &a->w_uv, .from = *kv_b, .tensor = t,
                               .head_rows = v, .head_stride = a->uv_stride, .first = a->uv_stride - v};
     if (type == kv_b->type && !copy.result.panels)
         return VB_OK;
     a->uv_stride = v;
-    return plan(b, &copy);
+    if (H)
+        return plan(b, &copy);
+    a->w_uv = copy.result;
+    return VB_OK;
 }
 
 int model_plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
@@ -163,7 +188,7 @@ int model_plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
     size_t before = b->m->num_copies;
     if (has_no_copy(b, &a->w_uk))
         return VB_OK;
-    int rc = quantises(b) ? plan_keys(b, a, t) : plan_whole(b, &a->w_uk, t, NULL, 0);
+    int rc = quantises(b) ? plan_keys(b, a, t) : plan_whole(b, &a->w_uk, t, NULL, NO_ROWS);
     return end_tensor(b, t, before, 1, rc);
 }
 
@@ -174,8 +199,8 @@ int model_plan_kv_b(struct binder *b, struct mla *a, const struct tensor *t)
     if (has_no_copy(b, &kv_b))
         return VB_OK;
     if (!weight_is_quantised(kv_b.type) && !quantises(b))
-        return end_tensor(b, t, before, 1, plan_whole(b, &a->w_uk, t, &a->w_uv, n));
-    a->w_uv = rows_from(&kv_b, n);
+        return end_tensor(b, t, before, 1, plan_whole(b, &a->w_uk, t, &a->w_uv, (struct op_share){kv_b.rows ? n : 0, kv_b.rows}));
+    a->w_uv = some_of(&kv_b, kv_b.rows ? n : 0, kv_b.rows - (kv_b.rows ? n : 0));
     int rc = plan_keys(b, a, t);
     if (!rc)
         rc = plan_values(b, a, &kv_b, t);
@@ -478,7 +503,7 @@ static void use(struct model_copy *c, const unsigned char *data)
     c->result.data = data;
     *c->to = c->result;
     if (c->also)
-        *c->also = rows_from(&c->result, c->also_row);
+        *c->also = some_of(&c->result, c->also_row, c->also_rows);
 }
 
 /* Decides where each copy lies, and which tasks make it. Returns the number of tasks. */

@@ -6,6 +6,7 @@
 #define VB_MODEL_INTERNAL_H
 
 #include "engine/model/model.h"
+#include "engine/model/ranks.h"
 
 /* All memory of a model is in one linked list of blocks. So model_close can also close a model that was only partly opened. */
 struct model_block {
@@ -23,9 +24,9 @@ struct model_block {
 struct model_copy {
     struct weight_view result;    /* the copy; data is NULL until it has been computed */
     struct weight_view *to;       /* set to `result` once the copy has been computed */
-    struct weight_view *also;     /* set at the same time to the part of `result` that begins at row also_row; may be
+    struct weight_view *also;     /* set at the same time to the also_rows rows of `result` that begin at row also_row; may be
                                      NULL */
-    size_t also_row;
+    size_t also_row, also_rows;
     struct weight_view from;      /* the whole stored matrix */
     const struct tensor *tensor;
     size_t head_rows, head_stride, first;
@@ -41,6 +42,7 @@ struct binder {
     const struct model_options *o;
     vb_error *err;
     char prefix[64]; /* start of the tensor names of the current layer, such as "model.layers.3." */
+    size_t newest_bytes; /* size of this rank's share of the matrix that was found last */
     size_t room; /* number of elements for which m->copies has memory */
 };
 
@@ -53,6 +55,9 @@ void *model_alloc_unset(const struct binder *b, size_t bytes);
 
 /* Returns the number in a name that begins with "model.layers.NUMBER", or -1 for other names. */
 int model_layer_of(const char *name);
+
+/* Returns which of `rows` rows this rank has, in units of `unit` rows; all of them if unit is 0 or there is only one process. */
+struct op_share model_own_share(const struct binder *b, size_t rows, size_t unit);
 
 /* Plans a copy of *w, the matrix of a linear layer, if the precision or the option repack requires another form of it. */
 int model_plan_linear(struct binder *b, struct weight_view *w, const struct tensor *t);

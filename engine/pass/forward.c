@@ -7,16 +7,40 @@
 #include "ops/embed.h"
 #include "ops/expanded.h"
 #include "ops/linear.h"
+#include "ops/ranks.h"
 #include "ops/rmsnorm.h"
 #include "ops/round.h"
 #include "ops/weights.h"
 #include "engine/pass/indexing.h"
+#include "engine/pass/lead.h"
 #include "engine/pass/tap.h"
+
+/* The attention heads that this process computes. */
+static struct op_share own_heads(const struct workspace *w)
+{
+    const struct dims *dims = &w->model->config.dims;
+    return op_own(&w->cx, dims->H, attention_head_unit(dims->v));
+}
+
+/* The attention heads that this process rotates: all of them if a tap may want them. */
+static struct op_share rotated_heads(const struct workspace *w)
+{
+    return w->cx.ranks && w->cx.ranks->wide ? (struct op_share){0, w->model->config.dims.H} : own_heads(w);
+}
+
+/* Gives each rank all heads of rows y [S, H * width] if a tap may want them. */
+static void share_heads(const struct workspace *w, float *y, size_t width, size_t S)
+{
+    const struct dims *dims = &w->model->config.dims;
+    if (w->cx.ranks && w->cx.ranks->wide)
+        op_gather_floats(&w->cx, y, S, dims->H * width, attention_head_unit(dims->v) * width);
+}
 
 struct attention forward_attention(const struct workspace *w, const struct mla *a)
 {
     const struct config *c = &w->model->config;
-    return (struct attention){.heads = c->dims.H, .nope = c->dims.n,
+    struct op_share heads = own_heads(w);
+    return (struct attention){.heads = heads.end - heads.begin, .row_heads = c->dims.H, .nope = c->dims.n,
                               .rope = c->dims.r, .value = c->dims.v,
                               .latent = c->dims.c, .w_uk = a->w_uk, .w_uv = a->w_uv,
                               .uk_stride = a->uk_stride, .uv_stride = a->uv_stride, .uk_transposed = a->uk_transposed,
@@ -53,10 +77,10 @@ static void tap_rope_and_cache_rows(struct workspace *w, size_t S)
     }
 }
 
-void forward_scale_queries(float *q, const struct config *c, const struct row *row)
+void forward_scale_queries(float *q, size_t heads, const struct config *c, const struct row *row)
 {
     float scale = c->query_beta > 0 ? config_query_scale(c, (int)row->position) : 1.0f;
-    for (size_t i = 0; i < c->dims.H * (c->dims.n + c->dims.r) && scale != 1.0f; i++)
+    for (size_t i = 0; i < heads * (c->dims.n + c->dims.r) && scale != 1.0f; i++)
         q[i] *= scale;
 }
 
@@ -65,6 +89,7 @@ void forward_cache_rows(struct workspace *w, const struct mla *a, size_t layer, 
     const struct config *c = &w->model->config;
     size_t H = c->dims.H, n = c->dims.n, r = c->dims.r;
     size_t latent = c->dims.c;
+    struct op_share heads = rotated_heads(w);
     int fp8 = c->index_topk && c->conventions.value[LATENT_CACHE];
     op_rmsnorm(&w->cx, w->kv_a, latent + r, w->kv_a, latent + r, a->kv_a_layernorm, S, latent, (float)c->latent_eps);
     for (size_t s = 0; s < S; s++) {
@@ -73,9 +98,10 @@ void forward_cache_rows(struct workspace *w, const struct mla *a, size_t layer, 
         float *kv_a = w->kv_a + s * (latent + r);
         const void *layer_rows = kvcache_layer(cache, layer);
         void *row = kvcache_row(cache, layer, rows[s].slot);
-        op_rope(w->q + s * H * (n + r) + n, H, n + r, cos_sin, &w->rope);
+        float *q = w->q + (s * H + heads.begin) * (n + r);
+        op_rope(q + n, heads.end - heads.begin, n + r, cos_sin, &w->rope);
         op_rope(kv_a + latent, 1, r, cos_sin, &w->rope);
-        forward_scale_queries(w->q + s * H * (n + r), c, &rows[s]);
+        forward_scale_queries(q, heads.end - heads.begin, c, &rows[s]);
         for (size_t i = 0; fp8 && i < latent; i += 128)
             op_round_e4m3(kv_a + i, latent - i < 128 ? latent - i : 128);
         kv_row_write(w->cx.k, &cache->pool->layout, row, kv_a);
@@ -94,11 +120,15 @@ static int is_expanded(const struct workspace *w, const struct row *rows, size_t
 /* Neighbouring rows with the same form of attention are computed together. */
 void forward_attend(struct workspace *w, const struct attention *a, const struct row *rows, size_t S)
 {
-    size_t ldq = a->heads * (a->nope + a->rope), ldy = a->heads * a->value;
+    size_t ldq = a->row_heads * (a->nope + a->rope), ldy = a->row_heads * a->value, first = own_heads(w).begin;
+    const float *q = w->q + first * (a->nope + a->rope);
+    float *y = w->heads + first * a->value;
+    if (!a->heads && !w->cx.ranks->scores) /* this rank has no heads */
+        return;
     for (size_t s = 0, count; s < S; s += count) {
         for (count = 1; s + count < S && is_expanded(w, rows, s + count) == is_expanded(w, rows, s);)
             count++;
-        (is_expanded(w, rows, s) ? op_expanded : op_attention)(&w->cx, w->heads + s * ldy, w->q + s * ldq, w->seen + s, a, count, w->context);
+        (is_expanded(w, rows, s) ? op_expanded : op_attention)(&w->cx, y + s * ldy, q + s * ldq, w->seen + s, a, count, w->context);
     }
 }
 
@@ -109,10 +139,11 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
 {
     const struct config *c = &w->model->config;
     struct attention attention = forward_attention(w, a);
-    size_t q_width = attention.heads * (attention.nope + attention.rope), kv_a_width = attention.latent + attention.rope;
+    size_t head = attention.nope + attention.rope, q_width = c->dims.H * head, kv_a_width = attention.latent + attention.rope;
     size_t rank = c->dims.q;
-    struct linear first[] = {{rank ? w->q_a : w->q, rank ? &a->q_a_proj : &a->q_proj}, {w->kv_a, &a->kv_a_proj_with_mqa},
-                             {w->index_k, &a->indexer.wk}};
+    struct linear q = {w->q + own_heads(w).begin * head, rank ? &a->q_b_proj : &a->q_proj, q_width};
+    struct linear first[] = {rank ? (struct linear){w->q_a, &a->q_a_proj, 0} : q, {w->kv_a, &a->kv_a_proj_with_mqa, 0},
+                             {w->index_k, &a->indexer.wk, 0}};
 
     op_enter(&w->cx, PART_Q_A);
     op_linears(&w->cx, first, a->has_indexer ? 3 : 2, x, S);
@@ -122,12 +153,11 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
         op_rmsnorm(&w->cx, w->q_a, rank, w->q_a, rank, a->q_a_layernorm, S, rank, (float)c->latent_eps);
         tap(w, "self_attn.q_a_layernorm.output", w->q_a, rank);
         op_enter(&w->cx, PART_Q_B);
-        op_linear(&w->cx, w->q, w->q_a, &a->q_b_proj, S);
+        op_linears(&w->cx, &q, 1, w->q_a, S);
         op_enter(&w->cx, PART_SMALL);
-        tap(w, "self_attn.q_b_proj.output", w->q, q_width);
-    } else {
-        tap(w, "self_attn.q_proj.output", w->q, q_width);
     }
+    share_heads(w, w->q, head, S);
+    tap(w, rank ? "self_attn.q_b_proj.output" : "self_attn.q_proj.output", w->q, q_width);
     tap(w, "self_attn.kv_a_proj_with_mqa.output", w->kv_a, kv_a_width);
     forward_cache_rows(w, a, layer, rows, S);
     if (w->tapper)
@@ -138,8 +168,9 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
     op_enter(&w->cx, PART_ATTENTION);
     forward_attend(w, &attention, rows, S);
     op_enter(&w->cx, PART_O);
-    tap(w, "self_attn.o_proj.input", w->heads, attention.heads * attention.value);
-    op_linear(&w->cx, out, w->heads, &a->o_proj, S);
+    share_heads(w, w->heads, attention.value, S);
+    tap(w, "self_attn.o_proj.input", w->heads, c->dims.H * attention.value);
+    op_linear_divided(&w->cx, out, c->dims.d, w->heads, attention_head_unit(attention.value) * attention.value, &a->o_proj, S);
     op_enter(&w->cx, PART_SMALL);
     tap(w, "self_attn.o_proj.output", out, c->dims.d);
 }
@@ -290,10 +321,22 @@ static void keep_features(struct workspace *w, int layer, size_t S)
             memcpy(w->three + (3 * s + i) * d, w->x + s * d, d * sizeof *w->x);
 }
 
+/* Returns whether the callback `stop` ends the pass. If there are several ranks, rank 0 asks it for all of them, in long passes only. */
+static int is_stopped(struct workspace *w)
+{
+    if (w->cx.ranks && !w->asks)
+        return 0;
+    unsigned char answer = w->stop && w->stop(w->stop_context);
+    op_spread(&w->cx, 0, &answer, 1);
+    return answer;
+}
+
 int forward_target(struct workspace *w, const struct row *rows, size_t S)
 {
     const struct model *m = w->model;
     size_t d = m->config.dims.d;
+    if (lead_target(w, rows, S))
+        return -1;
     struct op_pass pass = op_begin_pass(&w->cx, &w->pace, S);
     begin_pass(w, rows, S, -1);
     for (size_t s = 0; s < S; s++) /* passes of MTP modules don't reset this: it is still needed for other sequences of
@@ -302,7 +345,7 @@ int forward_target(struct workspace *w, const struct row *rows, size_t S)
     op_embed(w->x, d, &m->embed_tokens, w->ids, S);
     tap(w, "model.embed_tokens.output", w->x, d);
     for (size_t l = 0; l < m->config.dims.layers; l++) {
-        if (w->stop && w->stop(w->stop_context))
+        if (is_stopped(w))
             return -1; /* op_end_pass is not called, so the duration of this pass is not recorded */
         tap_layer(w, (int32_t)l);
         keep_features(w, (int)l, S);
@@ -337,6 +380,7 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
     int hidden_first = convention[CONCAT];
     float *embedding = w->concat + (hidden_first ? d : 0), *hidden = w->concat + (hidden_first ? 0 : d);
     float eps = (float)w->model->config.rms_norm_eps;
+    lead_mtp(w, module, depth, rows, h, S);
     struct op_pass pass = op_begin_pass(&w->cx, &w->module_pace, S);
     begin_pass(w, rows, S, depth);
     tap_layer(w, w->model->config.num_hidden_layers + (int32_t)(module - w->model->mtp));
@@ -349,7 +393,7 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
     tap_of(w, "hnorm.output", hidden, d, 2 * d);
     tap(w, "eh_proj.input", w->concat, 2 * d);
     op_enter(&w->cx, PART_EH);
-    op_linear(&w->cx, w->x, w->concat, &module->eh_proj, S);
+    op_linear_divided(&w->cx, w->x, d, w->concat, 0, &module->eh_proj, S);
     op_enter(&w->cx, PART_SMALL);
     tap(w, "eh_proj.output", w->x, d);
     decoder_layer(w, &module->layer, 0, rows, S);
@@ -365,8 +409,9 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
 
 void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S)
 {
+    lead_head(w, head, w->cx.bf16, hidden, S);
     op_enter(&w->cx, PART_HEAD);
-    op_linear(&w->cx, logits, hidden, head, S);
+    op_linear_divided(&w->cx, logits, w->model->config.dims.V, hidden, 0, head, S);
     op_enter(&w->cx, PART_OUTSIDE);
 }
 

@@ -82,6 +82,8 @@ struct workspace {
     struct tapper *tapper;         /* NULL if no tap callback was set */
     int (*stop)(void *context);    /* called before each layer of the target; a nonzero result ends the pass; may be NULL */
     void *stop_context;
+    int asks;                      /* nonzero, with several ranks: rank 0 tells the others before each layer whether `stop` ended the pass */
+    uint32_t number;               /* with several ranks: the number by which rank 0 names the workspace */
     int draft_stopped;             /* nonzero: `stop` ended a pass of a draft model; session_draft_stopped clears this flag */
     int32_t *first_bad_layer;      /* [rows]: the first layer whose output is not finite, or -1 */
     void *blocks[32];

@@ -1,5 +1,6 @@
 /* engine/pass/kvcache.c -- appends tokens to a KV cache and removes them. */
 #include "engine/pass/kvcache.h"
+#include "engine/pass/lead.h"
 
 #include <assert.h>
 #include <string.h>
@@ -23,6 +24,7 @@ int kvpool_open(struct kvpool *p, size_t layers, size_t capacity, struct kv_layo
 
 void kvpool_close(struct kvpool *p, const vb_allocator *a)
 {
+    lead_no_pool(p);
     vb_free(a, p->rows);
     vb_free(a, p->index_rows);
     vb_free(a, p->free);
@@ -121,4 +123,6 @@ void kvcache_begin_as(struct kvcache *c, const struct kvcache *other, size_t n)
         for (size_t layer = 0; layer < from->layout.index_layers; layer++)
             memcpy(kvcache_index_row(c, layer, copy), kvcache_index_row(other, layer, slot), from->layout.index_row);
     }
+    if (c->pool != from)
+        lead_rows(c, 0, n);
 }

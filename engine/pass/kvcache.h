@@ -25,6 +25,8 @@ struct kvpool {
                          order */
     int32_t *holders; /* [capacity]: number of caches that hold the row */
     size_t num_free;
+    struct rank_group *ranks; /* on rank 0 of several: the other ranks have copies of the rows (engine/pass/lead.h); else NULL */
+    uint32_t number;     /* by which rank 0 names the pool */
 };
 
 struct kvcache {

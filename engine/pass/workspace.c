@@ -1,5 +1,6 @@
 /* engine/pass/workspace.c -- the memory of a pass, sized once for the largest pass. */
-#include "engine/pass/forward.h"
+#include "engine/pass/lead.h"
+#include "engine/model/ranks.h"
 #include "engine/base/numbers.h"
 
 #include <assert.h>
@@ -69,6 +70,7 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
     w->cx.k = k;
     w->cx.threads = w->cx.most_threads = threads;
     w->cx.bf16 = c->precision == PRECISION_BF16;
+    w->cx.ranks = m->ranks ? &m->ranks->op : NULL;
     (convention[ROPE_ANGLE] ? rope_init_f32 : rope_init)(&w->rope, r, c->rope_interleave, c->rope_theta,
                                                          effective.rope_yarn ? &yarn : NULL);
     w->index_rope = w->rope;
@@ -149,6 +151,7 @@ int workspace_gather_crew(struct workspace *w, const struct placement *placement
 
 void workspace_close(struct workspace *w)
 {
+    lead_no_workspace(w);
     crew_close(w->cx.crew);
     w->cx.crew = NULL;
     for (size_t i = 0; i < w->block_count; i++)

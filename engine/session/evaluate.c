@@ -3,6 +3,7 @@
 
 #include "simd/fpenv.h"
 #include "engine/base/numbers.h"
+#include "engine/pass/lead.h"
 #include "engine/draft/net.h"
 #include "engine/model/numa.h"
 #include "engine/session/routes.h"
@@ -31,6 +32,8 @@ static int evaluation_open(struct evaluation *e, vb_error *err)
     int code = e->depths ? mtp_net_open(&e->net, s->model, NULL, err) : VB_OK;
     for (int k = 0; k < e->depths && !code; k++) {
         code = kvcache_open(&e->caches[k], 1, s->context, e->net->cache, s->model->allocator, err);
+        if (!code)
+            code = lead_pool(&e->caches[k].own, e->net->ranks, err);
         e->caches[k].sequence = s->options.sequence;
         e->caches[k].first_row = -(int)e->net->rows_before;
     }

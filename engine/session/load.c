@@ -4,6 +4,7 @@
 
 #include "simd/fpenv.h"
 #include "engine/model/numa.h"
+#include "engine/pass/lead.h"
 #include "engine/session/prefill.h"
 #include "engine/session/identity.h"
 #include "engine/session/routes.h"
@@ -165,6 +166,7 @@ static int read_cache(struct session_loading *l, struct vb_session *s)
     for (size_t layer = 0; layer < s->cache.pool->layout.index_layers && !code; layer++)
         if (session_read_index_rows(&l->in, &s->cache, layer, rows))
             break;
+    lead_rows(&s->cache, 0, rows);
     return code == VB_STOPPED ? code : session_section_end(&l->in, code, l->err);
 }
 

@@ -11,6 +11,8 @@ int session_operator(const vb_model *model, const vb_session_options *options, c
     struct workspace w = {0};
     vb_session_options o = *options;
     size_t context;
+    if (model->ranks)
+        return vb_fail(err, VB_BAD_ARGUMENT, "single operators are computed by one process, and this is one of several ranks");
     int code = session_limits(model, &o, &context, err);
     if (code)
         return code;

@@ -96,6 +96,8 @@ int prefill_open(struct vb_session *s, vb_error *err)
         return vb_fail(err, VB_BAD_ARGUMENT, "unknown prefill %s; known are contract, expanded and onednn", name);
     if (s->options.prefill_chunk && s->options.prefill_chunk != PREFILL_CHUNK)
         return vb_fail(err, VB_BAD_ARGUMENT, "prefill chunk is %d; with prefill onednn it is %d", s->options.prefill_chunk, PREFILL_CHUNK);
+    if (s->model->ranks)
+        return vb_fail(err, VB_BAD_ARGUMENT, "prefill onednn is for one process: its bits would depend on the shares of the ranks");
     int code = check_weights(s, err), threads = s->work->cx.most_threads;
     if (code)
         return code;

@@ -1,4 +1,5 @@
 /* engine/session/session.c -- opening, appending, cutting; one session's part of a pass. */
+#include "engine/pass/lead.h"
 #include "engine/session/session.h"
 #include "engine/base/numbers.h"
 
@@ -9,6 +10,7 @@
 #include "ops/crew.h"
 #include "simd/fpenv.h"
 #include "engine/model/numa.h"
+#include "engine/model/ranks.h"
 #include "engine/session/prefill.h"
 #include "engine/session/routes.h"
 #include "engine/pass/tap.h"
@@ -136,12 +138,14 @@ int session_open_workspace(struct workspace *w, const vb_model *model, const vb_
                            size_t context, vb_error *err)
 {
     const struct kernels *k;
-    int code = session_kernels(&k, o->isa, err);
+    int code = session_kernels(&k, o->isa, err), threads = o->threads ? o->threads : model->ranks ? model->ranks->threads : 0;
     if (!code)
-        code = workspace_open(w, model, k, o->threads ? o->threads : vb_processors(), max_rows, max_logit_rows, context,
+        code = workspace_open(w, model, k, threads ? threads : vb_processors(), max_rows, max_logit_rows, context,
                               prefill_expands(o), err);
     if (!code)
         code = workspace_gather_crew(w, numa_placement(model), o->exact_threads, err);
+    if (!code)
+        code = lead_workspace(w, o->exact_threads, err);
     w->stop = o->stop;
     w->stop_context = o->stop_context;
     return code;
@@ -163,6 +167,10 @@ static int open_own_parts(struct vb_session *s, vb_error *err)
     if (!code)
         code = kvcache_open(&s->cache, c->dims.layers, s->context + round_rows(s),
                             model_cache_layout(c), a, err);
+    if (!code)
+        code = lead_pool(&s->cache.own, s->model->ranks, err);
+    if (!code && s->options.tap && s->options.tap_scores && s->model->ranks && prefill_expands(&s->options))
+        code = vb_fail(err, VB_BAD_ARGUMENT, "on several ranks, there are no taps of scores with prefill expanded");
     if (!code && s->options.tap) {
         s->work->tapper = tapper_open(s->options.tap, s->options.tap_context, s->options.tap_scores, most_rows(s), a);
         s->work->cx.probe = s->work->tapper ? &s->work->tapper->probe : NULL;

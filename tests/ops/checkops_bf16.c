@@ -167,7 +167,7 @@ TEST(layers_of_one_x_have_the_bits_of_each_alone)
             float *x = random_floats(S * K, &seed);
             for (size_t i = 0; i < OP_LINEAR_MOST; i++) {
                 w[i] = random_matrix(WEIGHT_BF16, N[i], K, &seed);
-                layers[i] = (struct linear){guarded_floats(S * N[i]), &w[i].view};
+                layers[i] = (struct linear){guarded_floats(S * N[i]), &w[i].view, 0};
             }
             struct op_ctx cx = context_of(k, 3, op_linear_scratch(S, K));
             op_linears(&cx, layers, OP_LINEAR_MOST, x, S);

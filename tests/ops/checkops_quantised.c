@@ -83,7 +83,7 @@ TEST(layers_of_one_x_take_it_each_in_its_own_form)
                     for (size_t i = 0; i < 3; i++) {
                         const struct mix *mix = &mixes[(m + i * 3) % COUNT(mixes)];
                         w[i] = random_view(mix->type, mix->how, N[i], K, &seed);
-                        layers[i] = (struct linear){y[i] = guarded_floats(S * N[i]), &w[i]};
+                        layers[i] = (struct linear){y[i] = guarded_floats(S * N[i]), &w[i], 0};
                     }
                     struct op_ctx cx = context_of(k, some_threads[t], op_linear_scratch(S, K));
                     CASE("mix %zu, %zu rows, %d threads, %s", m, S, some_threads[t], k->name);

@@ -125,11 +125,13 @@ int cli_open(struct cli *c)
 {
     vb_error err = {0};
     vb_model_options options = {.precision = c->precision, .cache_type = c->cache_type, .conventions = c->conventions, .numa = c->numa, .repack = c->repack,
-                                .repack_cache = c->repack_cache, .threads = c->session.threads, .progress = show_copies, .progress_context = "copying weights"};
+                                .repack_cache = c->repack_cache, .threads = c->session.threads, .progress = show_copies, .progress_context = "copying weights", .ranks = c->group};
     int size = snprintf(c->conventions, sizeof c->conventions, "%s%s%s%s", c->as ? "as=" : "", c->as ? c->as : "",
                         c->as && c->convention ? "," : "", c->convention ? c->convention : "");
     if (size >= (int)sizeof c->conventions)
         return cli_fail(c, EXIT_USAGE, "--convention has %d characters, at most %zu", size, sizeof c->conventions - 1);
+    if (c->ranks_weights && !c->group)
+        return cli_fail(c, EXIT_USAGE, "--ranks-weights is for verbatim-mpi, which computes one model in several processes");
     double start = cli_seconds();
     if (vb_model_open(&c->model, c->model_dir, &options, &err))
         return cli_error(c, &err);
@@ -142,6 +144,7 @@ int cli_open(struct cli *c)
         fprintf(stderr, "verbatim: --mlock, warning: %s; going on without\n", err.message);
     if (vb_tokenizer_open(&c->tokenizer, c->model_dir, NULL, &c->tokenizer_error))
         c->tokenizer = NULL;
+    options.ranks = NULL; /* a draft model is small: rank 0 computes it alone */
     int code = cli_drafting_open(c, &options);
     c->open_seconds = cli_seconds() - start;
     if (code == EXIT_DONE)

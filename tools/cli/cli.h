@@ -128,7 +128,7 @@ struct cli {
     long long depth;  /* for bench; 0: not given */
     const char *held_out; /* for demo */
     int large;            /* for demo */
-    const char *ranks_weights, *bandwidth, *weights, *acceptance_rates; /* for plan */
+    const char *ranks_weights, *bandwidth, *weights, *acceptance_rates; /* for plan; the first also for tools/mpi/mpi.c */
     double net, latency; /* for plan, in GB/s and in microseconds; 0 and -1: not given */
     const char *host, *key_file, *served_name, *cors, *metrics_prefix, *log; /* for serve */
     int log_prompts, fingerprint_sample;                               /* for serve */
@@ -150,6 +150,7 @@ struct cli {
     long long draft_tokens;     /* CLI_AUTO: auto; -1: not given */
     long long runs;             /* -1: not given */
     long long ranks;            /* for diff and plan; 0: not given */
+    vb_ranks *group;            /* the processes that compute the model together; NULL: this one alone */
     long long sequence;         /* for diff and conventions: which text of a batch is compared; -1: all; a model has text 0 */
     long long logprobs;         /* -1: not given */
     int threads_given, isa_given, draft_given;
@@ -357,5 +358,8 @@ int cli_load_session(struct cli *c, size_t more, long long n, vb_session **out);
 double cli_seconds(void);
 /* If stderr is a terminal, prints "label: 37 %" on it, at most ten times per second. Erases the line when done == total. */
 void cli_progress(const char *label, size_t done, size_t total);
+
+/* Runs the command. `ranks`: the processes that compute the model together; NULL: this one alone. Returns the exit code. */
+int cli_main(int argc, char **argv, vb_ranks *ranks);
 
 #endif

@@ -216,6 +216,9 @@ const struct option options_to_run[] = {
      "interleave, the weights are spread over the memories of all nodes. With bind, the threads of each node first compute with the "
      "weights in the memory of this node. In both modes, all weights are read when the model is opened. This option does not change the "
      "output."},
+    {"--ranks-weights", NULL, "N,N,...", MACHINE_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(ranks_weights), 0, 0,
+     "For verbatim-mpi, which computes one model in several processes: the share of the weights that each process has and computes, as "
+     "numbers in proportion (default: equal shares). This option does not change the output."},
     {"--mlock", NULL, NULL, MACHINE_OPTIONS, TAKES_COMPUTE, FLAG, AT(mlock), 0, 0,
      "Read all weights when the model is opened, and lock them into memory. If the system's limit is too low for this, a warning is "
      "printed and the command continues."},

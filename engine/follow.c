@@ -1,0 +1,380 @@
+/* engine/follow.c -- a rank other than 0: it does what rank 0 says (engine/pass/lead.h). */
+#include "engine/model/ranks.h"
+#include "engine/pass/forward.h"
+#include "engine/session/session.h"
+#include "simd/fpenv.h"
+
+#include <string.h>
+#include <unistd.h>
+
+/* Something that rank 0 numbers. */
+struct object {
+    struct object *next;
+    uint32_t number;
+    struct model *model;     /* one of these three */
+    struct workspace *work;
+    struct kvpool *pool;
+};
+
+/* The rows of a pass. Numbers are first collected in one array, because it may move. */
+struct followed_rows {
+    size_t S, rooms;          /* rows; rows for which there is memory */
+    struct row *rows;
+    struct kvcache *caches;   /* [S]: have only what a pass reads: pool and slots */
+    struct kept_tokens *use;  /* [S] */
+    size_t *forced, *forced_kept, *used, *slots; /* [S]: where the numbers of each row begin; SIZE_MAX: it has none */
+    int32_t *numbers;
+    size_t count, room;
+};
+
+struct follower {
+    struct rank_group *r;
+    struct object *objects;
+    struct followed_rows rows;
+    float *hidden;            /* [hidden_room]: the input of a pass or of a head */
+    size_t hidden_room;
+    float *logits;            /* [logits_room] */
+    size_t logits_room;
+    vb_error *err;
+};
+
+/* ---- objects ---- */
+
+static struct object *object_of(const struct follower *f, uint64_t number)
+{
+    struct object *o = f->objects;
+    while (o->number != number) /* rank 0 names only what is open */
+        o = o->next;
+    return o;
+}
+
+static struct object *add(struct follower *f, uint64_t number)
+{
+    struct object *o = vb_alloc(&f->r->allocator, 1, sizeof *o);
+    if (!o)
+        return NULL;
+    o->number = (uint32_t)number;
+    o->next = f->objects;
+    f->objects = o;
+    return o;
+}
+
+static void drop(struct follower *f, struct object *o)
+{
+    const vb_allocator *a = &f->r->allocator;
+    struct object **at = &f->objects;
+    while (*at != o)
+        at = &(*at)->next;
+    *at = o->next;
+    if (o->work)
+        workspace_close(o->work);
+    if (o->pool)
+        kvpool_close(o->pool, a);
+    if (o->model)
+        vb_model_close(o->model);
+    vb_free(a, o->work);
+    vb_free(a, o->pool);
+    vb_free(a, o);
+}
+
+static int no_memory(struct follower *f) { return vb_fail(f->err, VB_NO_MEMORY, "no memory for a pass of rank 0"); }
+
+static int open_model(struct follower *f)
+{
+    struct rank_group *r = f->r;
+    uint64_t number = ranks_get_number(r);
+    int code = VB_OK;
+    char *text[6];
+    for (size_t i = 0; i < 6; i++)
+        text[i] = ranks_get_text(r, &code);
+    ranks_done(r);
+    vb_model_options o = {.allocator = r->allocator, .precision = text[1], .cache_type = text[2], .conventions = text[3], .repack = text[4],
+                          .repack_cache = text[5], .threads = r->threads, .ranks = r};
+    struct object *object = code ? NULL : add(f, number);
+    vb_model *m = NULL;
+    if (!object) /* vb_model_open would say so too late */
+        return no_memory(f);
+    if (vb_model_open(&m, text[0], &o, f->err))
+        drop(f, object);
+    else
+        object->model = m;
+    for (size_t i = 0; i < 6; i++)
+        vb_free(&r->allocator, text[i]);
+    return VB_OK;
+}
+
+static int open_work(struct follower *f)
+{
+    uint64_t number = ranks_get_number(f->r), sizes[6];
+    ranks_get(f->r, sizes, sizeof sizes);
+    ranks_done(f->r);
+    struct object *o = add(f, number);
+    if (!o)
+        return no_memory(f);
+    vb_session_options options = {.threads = f->r->threads, .isa = *f->r->isa ? f->r->isa : NULL, .exact_threads = (int)sizes[5],
+                                  .prefill = sizes[4] ? "expanded" : NULL};
+    o->work = vb_alloc(&f->r->allocator, 1, sizeof *o->work);
+    int code = !o->work ? no_memory(f) : session_open_workspace(o->work, object_of(f, sizes[0])->model, &options, (size_t)sizes[1],
+                                                                (size_t)sizes[2], (size_t)sizes[3], f->err);
+    ranks_agree(f->r, code, f->err); /* after a failure, rank 0 closes it again */
+    return VB_OK;
+}
+
+static int open_pool(struct follower *f)
+{
+    uint64_t number = ranks_get_number(f->r), sizes[2];
+    struct kv_layout layout;
+    ranks_get(f->r, sizes, sizeof sizes);
+    ranks_get(f->r, &layout, sizeof layout);
+    ranks_done(f->r);
+    struct object *o = add(f, number);
+    if (!o)
+        return no_memory(f);
+    o->pool = vb_alloc(&f->r->allocator, 1, sizeof *o->pool);
+    ranks_agree(f->r, o->pool ? kvpool_open(o->pool, (size_t)sizes[0], (size_t)sizes[1], layout, &f->r->allocator, f->err) : no_memory(f), f->err);
+    return VB_OK;
+}
+
+static void close_object(struct follower *f)
+{
+    uint64_t number = ranks_get_number(f->r);
+    ranks_done(f->r);
+    drop(f, object_of(f, number));
+}
+
+/* ---- passes ---- */
+
+/* Makes room for `more` numbers. */
+static int32_t *numbers(struct follower *f, size_t more)
+{
+    struct followed_rows *p = &f->rows;
+    if (p->count + more > p->room) {
+        size_t room = 2 * (p->count + more) + 1024;
+        int32_t *bigger = vb_alloc(&f->r->allocator, room, sizeof *bigger);
+        if (!bigger)
+            return NULL;
+        if (p->count)
+            memcpy(bigger, p->numbers, p->count * sizeof *bigger);
+        vb_free(&f->r->allocator, p->numbers);
+        p->numbers = bigger;
+        p->room = room;
+    }
+    p->count += more;
+    return p->numbers + p->count - more;
+}
+
+/* Reads numbers, and sets *at to the place of the first, or to SIZE_MAX if there are none. */
+static int get_numbers(struct follower *f, size_t *at, size_t *count)
+{
+    *count = (size_t)ranks_get_number(f->r);
+    *at = *count ? f->rows.count : SIZE_MAX;
+    int32_t *to = *count ? numbers(f, *count) : NULL;
+    if (*count && !to)
+        return no_memory(f);
+    ranks_get(f->r, to, *count * sizeof *to);
+    return VB_OK;
+}
+
+static int get_slots(struct follower *f, size_t *at)
+{
+    uint64_t runs = ranks_get_number(f->r);
+    *at = f->rows.count;
+    for (uint64_t i = 0; i < runs; i++) {
+        int32_t run[2];
+        ranks_get(f->r, run, sizeof run);
+        int32_t *to = numbers(f, (size_t)run[1]);
+        if (!to)
+            return no_memory(f);
+        for (int32_t j = 0; j < run[1]; j++)
+            to[j] = run[0] + j;
+    }
+    return VB_OK;
+}
+
+static int make_rows(struct follower *f, size_t S)
+{
+    struct followed_rows *p = &f->rows;
+    const vb_allocator *a = &f->r->allocator;
+    p->S = S;
+    p->count = 0;
+    if (S <= p->rooms)
+        return VB_OK;
+    void **of[] = {(void **)&p->rows, (void **)&p->caches, (void **)&p->use, (void **)&p->forced, (void **)&p->forced_kept, (void **)&p->used,
+                   (void **)&p->slots};
+    const size_t size[] = {sizeof *p->rows, sizeof *p->caches, sizeof *p->use, sizeof *p->forced, sizeof *p->forced_kept, sizeof *p->used,
+                           sizeof *p->slots};
+    p->rooms = 0;
+    for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
+        vb_free(a, *of[i]);
+        *of[i] = vb_alloc(a, S, size[i]);
+        if (!*of[i])
+            return no_memory(f);
+    }
+    p->rooms = S;
+    return VB_OK;
+}
+
+static int get_row(struct follower *f, size_t s)
+{
+    struct followed_rows *p = &f->rows;
+    size_t count;
+    int32_t x[7];
+    ranks_get(f->r, x, sizeof x);
+    p->caches[s] = (struct kvcache){.pool = object_of(f, (uint32_t)x[0])->pool};
+    p->rows[s] = (struct row){.cache = &p->caches[s], .token = x[1], .slot = x[2], .index = x[3], .position = x[4], .skipped = x[5], .expanded = x[6]};
+    int code = get_numbers(f, &p->forced[s], &count);
+    if (!code)
+        code = get_numbers(f, &p->forced_kept[s], &count);
+    if (!code)
+        code = get_numbers(f, &p->used[s], &count);
+    p->use[s].count = code ? 0 : count;
+    return code;
+}
+
+static const int32_t *at(const struct followed_rows *p, size_t place) { return place == SIZE_MAX ? NULL : p->numbers + place; }
+
+static int get_rows(struct follower *f)
+{
+    struct followed_rows *p = &f->rows;
+    int code = make_rows(f, (size_t)ranks_get_number(f->r));
+    for (size_t s = 0; s < p->S && !code; s++)
+        code = get_row(f, s);
+    for (size_t s = 0, n, first; s < p->S && !code; s += n) {
+        n = (size_t)ranks_get_number(f->r);
+        code = get_slots(f, &first);
+        for (size_t i = s; i < s + n; i++)
+            p->slots[i] = first;
+    }
+    for (size_t s = 0; s < p->S && !code; s++) {
+        p->caches[s].slots = p->numbers + p->slots[s];
+        p->rows[s].forced = at(p, p->forced[s]);
+        p->rows[s].forced_kept = at(p, p->forced_kept[s]);
+        p->use[s].slots = p->use[s].count ? p->numbers + p->used[s] : NULL;
+        p->rows[s].use = &p->use[s];
+    }
+    return code;
+}
+
+/* Makes an array long enough; its old numbers are lost. */
+static int make_floats(struct follower *f, float **array, size_t *room, size_t count)
+{
+    if (count <= *room)
+        return VB_OK;
+    vb_free(&f->r->allocator, *array);
+    *room = 0;
+    *array = vb_alloc(&f->r->allocator, count, sizeof **array);
+    *room = *array ? count : 0;
+    return *array ? VB_OK : no_memory(f);
+}
+
+static struct workspace *begin(struct follower *f)
+{
+    struct workspace *w = object_of(f, ranks_get_number(f->r))->work;
+    f->r->op.wide = (int)ranks_get_number(f->r);
+    f->r->op.scores = (int)ranks_get_number(f->r);
+    return w;
+}
+
+static int target(struct follower *f)
+{
+    struct workspace *w = begin(f);
+    w->asks = (int)ranks_get_number(f->r);
+    int code = get_rows(f);
+    ranks_done(f->r);
+    if (!code)
+        forward_target(w, f->rows.rows, f->rows.S);
+    return code;
+}
+
+static int mtp(struct follower *f)
+{
+    struct workspace *w = begin(f);
+    uint64_t module = ranks_get_number(f->r), depth = ranks_get_number(f->r);
+    int code = get_rows(f);
+    size_t n = f->rows.S * w->model->config.dims.d;
+    if (!code)
+        code = make_floats(f, &f->hidden, &f->hidden_room, 2 * n);
+    if (code)
+        return code;
+    ranks_get(f->r, f->hidden, n * sizeof *f->hidden);
+    ranks_done(f->r);
+    forward_mtp(w, &w->model->mtp[module], (int)depth, f->rows.rows, f->hidden, f->hidden + n, f->hidden, f->rows.S);
+    return VB_OK;
+}
+
+static int head(struct follower *f)
+{
+    struct workspace *w = begin(f);
+    const struct model *m = w->model;
+    uint64_t number = ranks_get_number(f->r), bf16 = ranks_get_number(f->r), S = ranks_get_number(f->r), from = ranks_get_number(f->r);
+    int own = w->cx.bf16;
+    size_t d = m->config.dims.d;
+    int code = make_floats(f, &f->logits, &f->logits_room, (size_t)S * m->config.dims.V);
+    if (!code && from == UINT64_MAX)
+        code = make_floats(f, &f->hidden, &f->hidden_room, (size_t)S * d);
+    if (code)
+        return code;
+    if (from == UINT64_MAX)
+        ranks_get(f->r, f->hidden, (size_t)S * d * sizeof *f->hidden);
+    ranks_done(f->r);
+    w->cx.bf16 = (int)bf16;
+    forward_head(w, number ? &m->mtp[number - 1].head : &m->lm_head, f->logits, from == UINT64_MAX ? f->hidden : w->hidden + from, (size_t)S);
+    w->cx.bf16 = own;
+    return VB_OK;
+}
+
+/* Takes over cache rows that rank 0 read from a file or copied. */
+static int rows(struct follower *f)
+{
+    struct kvpool *p = object_of(f, ranks_get_number(f->r))->pool;
+    struct kvcache c = {.pool = p};
+    size_t first, count;
+    f->rows.count = 0;
+    int code = get_numbers(f, &first, &count);
+    if (code)
+        return code;
+    c.slots = f->rows.numbers + first;
+    for (size_t layer = 0; layer < p->layers; layer++)
+        for (size_t i = 0; i < count; i++)
+            ranks_get(f->r, kvcache_row(&c, layer, c.slots[i]), p->row * 4);
+    for (size_t layer = 0; layer < p->layout.index_layers; layer++)
+        for (size_t i = 0; i < count; i++)
+            ranks_get(f->r, kvcache_index_row(&c, layer, c.slots[i]), p->layout.index_row);
+    ranks_done(f->r);
+    return VB_OK;
+}
+
+/* ---- all of it ---- */
+
+static int follow(struct follower *f, enum ranks_message message)
+{
+    switch (message) {
+    case RANKS_MODEL: return open_model(f);
+    case RANKS_WORK: return open_work(f);
+    case RANKS_POOL: return open_pool(f);
+    case RANKS_ROWS: return rows(f);
+    case RANKS_TARGET: return target(f);
+    case RANKS_MTP: return mtp(f);
+    case RANKS_HEAD: return head(f);
+    case RANKS_FACTS: ranks_done(f->r); ranks_account(f->r, NULL); return VB_OK;
+    default: close_object(f); return VB_OK;
+    }
+}
+
+int vb_ranks_follow(vb_ranks *r, vb_error *err)
+{
+    struct follower f = {.r = r, .err = err};
+    struct fpenv env = fpenv_enter();
+    int code = VB_OK;
+    for (enum ranks_message message; !code && (message = (enum ranks_message)ranks_get_number(r)) != RANKS_END;)
+        code = follow(&f, message);
+    ranks_done(r);
+    while (f.objects)
+        drop(&f, f.objects);
+    struct followed_rows *p = &f.rows;
+    void *all[] = {p->rows, p->caches, p->use, p->forced, p->forced_kept, p->used, p->slots, p->numbers, f.hidden, f.logits};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        vb_free(&r->allocator, all[i]);
+    fpenv_leave(env);
+    return code;
+}

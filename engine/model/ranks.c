@@ -1,0 +1,179 @@
+/* engine/model/ranks.c -- the messages of rank 0, and what all ranks must agree on. */
+#include "engine/model/ranks.h"
+
+#include "simd/kernels.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- messages ---- */
+
+/* Gives all ranks the `bytes` first bytes of the part that rank 0 has. */
+static void spread_part(struct rank_group *r)
+{
+    for (int i = 0; i <= r->op.count; i++)
+        r->op.offset[i] = i ? r->part_size : 0;
+    r->op.all_gather(r->op.context, r->part, r->op.offset);
+    r->at = 0;
+}
+
+static size_t first_part(void) { return RANKS_PART / 64; }
+static size_t next_part(size_t size) { return 4 * size < RANKS_PART ? 4 * size : RANKS_PART; }
+
+void ranks_put(struct rank_group *r, const void *data, size_t bytes)
+{
+    const char *from = data;
+    while (bytes) {
+        if (!r->part_size)
+            r->part_size = first_part();
+        if (r->at == r->part_size) {
+            spread_part(r);
+            r->part_size = next_part(r->part_size);
+        }
+        size_t some = r->part_size - r->at < bytes ? r->part_size - r->at : bytes;
+        memcpy(r->part + r->at, from, some);
+        r->at += some;
+        from += some;
+        bytes -= some;
+    }
+}
+
+void ranks_put_number(struct rank_group *r, uint64_t number) { ranks_put(r, &number, sizeof number); }
+
+void ranks_put_text(struct rank_group *r, const char *text)
+{
+    size_t size = text ? strlen(text) + 1 : 0;
+    ranks_put_number(r, size);
+    ranks_put(r, text, size);
+}
+
+void ranks_send(struct rank_group *r)
+{
+    memset(r->part + r->at, 0, r->part_size - r->at);
+    spread_part(r);
+    r->part_size = 0;
+}
+
+void ranks_get(struct rank_group *r, void *data, size_t bytes)
+{
+    char *to = data;
+    while (bytes) {
+        if (!r->part_size || r->at == r->part_size) {
+            r->part_size = r->part_size ? next_part(r->part_size) : first_part();
+            spread_part(r);
+        }
+        size_t some = r->part_size - r->at < bytes ? r->part_size - r->at : bytes;
+        memcpy(to, r->part + r->at, some);
+        r->at += some;
+        to += some;
+        bytes -= some;
+    }
+}
+
+uint64_t ranks_get_number(struct rank_group *r)
+{
+    uint64_t number;
+    ranks_get(r, &number, sizeof number);
+    return number;
+}
+
+char *ranks_get_text(struct rank_group *r, int *code)
+{
+    size_t size = (size_t)ranks_get_number(r);
+    char *text = size ? vb_alloc(&r->allocator, size, 1) : NULL;
+    if (text)
+        ranks_get(r, text, size);
+    else if (size)
+        *code = VB_NO_MEMORY;
+    for (char c; !text && size; size--)
+        ranks_get(r, &c, 1);
+    return text;
+}
+
+void ranks_done(struct rank_group *r) { r->part_size = 0; }
+
+/* ---- agreement ---- */
+
+struct report {
+    int32_t code;
+    char host[64], message[512];
+};
+
+/* Exchanges `bytes` bytes of each rank. Those of this rank are at buffer + rank * bytes. */
+static void exchange(struct rank_group *r, size_t bytes)
+{
+    for (int i = 0; i <= r->op.count; i++)
+        r->op.offset[i] = (size_t)i * bytes;
+    r->op.all_gather(r->op.context, r->op.buffer, r->op.offset);
+}
+
+int ranks_agree(struct rank_group *r, int code, vb_error *err)
+{
+    struct report *all = (struct report *)(void *)r->op.buffer, *own = &all[r->op.rank];
+    *own = (struct report){.code = code};
+    memcpy(own->host, r->host, sizeof own->host);
+    snprintf(own->message, sizeof own->message, "%s", code && err ? err->message : "");
+    exchange(r, sizeof *own);
+    for (int i = 0; i < r->op.count; i++)
+        if (all[i].code)
+            return i == r->op.rank && !i ? code
+                                         : vb_fail(err, all[i].code, "rank %d%s%s%s: %s", i, *all[i].host ? " (" : "", all[i].host,
+                                                   *all[i].host ? ")" : "", all[i].message);
+    return VB_OK;
+}
+
+int ranks_differ(struct rank_group *r, uint64_t number)
+{
+    uint64_t *all = (uint64_t *)(void *)r->op.buffer;
+    int rank = 1;
+    all[r->op.rank] = number;
+    exchange(r, sizeof number);
+    while (rank < r->op.count && all[rank] == all[0])
+        rank++;
+    return rank < r->op.count ? rank : 0;
+}
+
+/* ---- accounts ---- */
+
+static size_t resident_bytes(void)
+{
+    unsigned long long pages = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    int read = f ? fscanf(f, "%llu %llu", &pages, &resident) : 0;
+    if (f)
+        fclose(f);
+    return read == 2 ? (size_t)resident * (size_t)sysconf(_SC_PAGESIZE) : 0;
+}
+
+void ranks_account(struct rank_group *r, vb_rank_facts *out)
+{
+    vb_rank_facts *all = (vb_rank_facts *)(void *)r->op.buffer, *own = &all[r->op.rank];
+    *own = (vb_rank_facts){.weight_bytes = r->weight_bytes, .resident_bytes = resident_bytes(), .gathers = r->op.gathers, .bytes = r->op.bytes,
+                           .seconds = r->op.seconds};
+    memcpy(own->host, r->host, sizeof own->host);
+    exchange(r, sizeof *own);
+    if (out)
+        memcpy(out, all, (size_t)r->op.count * sizeof *out);
+}
+
+static size_t more(size_t a, size_t b) { return a > b ? a : b; }
+
+size_t ranks_longest_row(const struct config *c)
+{
+    const struct dims *d = &c->dims;
+    return more(more(d->V, d->dense), more(d->H * more(d->n + d->r, d->v), d->expert * more(d->shared, 1))) + DOT_CHUNK;
+}
+
+int ranks_room(struct rank_group *r, size_t bytes, vb_error *err)
+{
+    if (bytes <= r->op.room)
+        return VB_OK;
+    char *buffer = vb_alloc(&r->allocator, bytes, 1);
+    if (!buffer)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for exchanges of %zu bytes", bytes);
+    vb_free(&r->allocator, r->op.buffer);
+    r->op.buffer = buffer;
+    r->op.room = bytes;
+    return VB_OK;
+}

@@ -1,0 +1,95 @@
+/* engine/ranks.c -- the public functions about a group of ranks. */
+#include "engine/model/ranks.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MOST_RANKS 1024
+#define PROTOCOL 1 /* to be increased when a message changes */
+
+static void free_all(struct rank_group *r)
+{
+    vb_allocator a = r->allocator;
+    vb_free(&a, r->before);
+    vb_free(&a, r->part);
+    vb_free(&a, r->op.offset);
+    vb_free(&a, r->op.buffer);
+    vb_free(&a, r);
+}
+
+/* The shares are those that rank 0 was given. */
+static int set_shares(struct rank_group *r, const uint32_t *weights, vb_error *err)
+{
+    int code = VB_OK;
+    for (int i = 0; i < r->op.count; i++) {
+        uint64_t weight = weights ? weights[i] : 1;
+        if (!weight)
+            code = vb_fail(err, VB_BAD_ARGUMENT, "the weight of rank %d is 0, wanted 1 or more", i);
+        r->before[i + 1] = r->before[i] + weight;
+    }
+    if (r->op.rank)
+        ranks_get(r, r->before, ((size_t)r->op.count + 1) * sizeof *r->before);
+    else
+        ranks_put(r, r->before, ((size_t)r->op.count + 1) * sizeof *r->before);
+    if (r->op.rank)
+        ranks_done(r);
+    else
+        ranks_send(r);
+    return r->op.rank ? VB_OK : code;
+}
+
+int vb_ranks_open(vb_ranks **out, const vb_ranks_options *o, vb_error *err)
+{
+    struct rank_group *r = NULL;
+    *out = NULL;
+    if (o->count < 1 || o->count > MOST_RANKS || o->rank < 0 || o->rank >= o->count)
+        return vb_fail(err, VB_BAD_ARGUMENT, "rank %d of %d, wanted 0 to count - 1 of at most %d", o->rank, o->count, MOST_RANKS);
+    r = vb_alloc(&o->allocator, 1, sizeof *r);
+    if (r) {
+        r->allocator = o->allocator;
+        r->before = vb_alloc(&r->allocator, (size_t)o->count + 1, sizeof *r->before);
+        r->part = vb_alloc(&r->allocator, RANKS_PART, 1);
+        r->op = (struct op_ranks){.rank = o->rank, .count = o->count, .before = r->before, .all_gather = o->all_gather, .context = o->context};
+        r->op.offset = vb_alloc(&r->allocator, (size_t)o->count + 1, sizeof *r->op.offset);
+        snprintf(r->host, sizeof r->host, "%s", o->host ? o->host : "");
+        snprintf(r->isa, sizeof r->isa, "%s", o->isa ? o->isa : "");
+        r->threads = o->threads;
+    }
+    if (!r || !r->before || !r->part || !r->op.offset || ranks_room(r, OP_GATHER_BYTES, err)) {
+        if (r)
+            free_all(r);
+        return vb_fail(err, VB_NO_MEMORY, "no memory for a group of %d ranks", o->count);
+    }
+    uint64_t build = PROTOCOL;
+    for (const char *c = vb_version(); *c; c++)
+        build = 31 * build + (unsigned char)*c;
+    int other = ranks_differ(r, build), code = VB_OK;
+    if (other)
+        code = vb_fail(err, VB_BAD_ARGUMENT, "rank %d was built from another version of Verbatim than rank 0, which is %s", other, vb_version());
+    else
+        code = set_shares(r, o->weights, err);
+    if (!other)
+        code = ranks_agree(r, code, err);
+    if (code)
+        free_all(r);
+    else
+        *out = r;
+    return code;
+}
+
+void vb_ranks_close(vb_ranks *r)
+{
+    if (r && !r->op.rank) {
+        ranks_put_number(r, RANKS_END);
+        ranks_send(r);
+    }
+    if (r)
+        free_all(r);
+}
+
+void vb_ranks_facts(vb_ranks *r, vb_rank_facts *out)
+{
+    ranks_put_number(r, RANKS_FACTS);
+    ranks_send(r);
+    ranks_account(r, out);
+}

@@ -1,0 +1,65 @@
+/* ops/ranks.h -- several processes, called ranks, that compute each pass together.
+ *
+ * A matrix is divided among the ranks by rows: each rank has some rows of it, and computes the outputs that belong to
+ * them, each of them whole and in the order of the contract. Then all ranks exchange their outputs (op_gather). An
+ * exchange only moves bytes. So the bits of a result depend neither on the number of ranks nor on their shares.
+ *
+ * All ranks call the same operators in the same order, with the same sizes. */
+#ifndef VB_RANKS_H
+#define VB_RANKS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct op_ctx;
+
+#define OP_GATHER_BYTES ((size_t)4 << 20) /* most bytes in one exchange, unless one row of all ranks has more */
+
+struct op_ranks {
+    int rank, count;        /* number of this rank, and of all ranks */
+    const uint64_t *before; /* [count + 1]: before[r] is the sum of the weights of the ranks before r. A rank's share of the rows is
+                               proportional to its weight */
+    /* Exchanges bytes. Rank r has bytes [offset[r], offset[r + 1]) of `buffer`; on return each rank has all of them. It does not
+     * return if the exchange fails. */
+    void (*all_gather)(void *context, void *buffer, const size_t *offset);
+    void *context;
+    char *buffer;           /* [room]: room is at least OP_GATHER_BYTES and the longest row that is gathered */
+    size_t room;
+    size_t *offset;         /* [count + 1] */
+    int wide;               /* nonzero: a tap or a probe on one of the ranks wants intermediate values. Then each rank also gets
+                               values that only other ranks need, and rows are exchanged as f32 */
+    int scores;              /* nonzero: the probe of one of the ranks wants attention scores */
+    uint64_t gathers, bytes; /* calls of all_gather by op_gather, and the bytes of all ranks in them */
+    double seconds;          /* in these calls, which includes waiting for slower ranks */
+};
+
+/* Numbers [begin, end) of something that is divided. */
+struct op_share {
+    size_t begin, end;
+};
+
+/* Returns which of `count` rows rank `rank` has. Shares consist of whole units of `unit` rows; the last unit may be incomplete. A share may
+ * be empty. */
+struct op_share op_share_of(const struct op_ranks *r, int rank, size_t count, size_t unit);
+/* Returns this rank's share, or all of it if there is only one process. */
+struct op_share op_own(const struct op_ctx *cx, size_t count, size_t unit);
+
+/* Rows that are divided by columns. Each row has `units` units of unit_bytes bytes. The last unit may be shorter, because the row has
+ * row_bytes bytes. Rows follow each other without a gap. */
+struct op_piece {
+    void *data;
+    size_t rows, row_bytes, units, unit_bytes;
+    int rounded; /* nonzero: the numbers are f32 in packed order, have been rounded to BF16, and are exchanged as BF16 */
+};
+/* Each rank has its own units of each row; on return it has all of them. Several pieces go into one exchange if there is room. Does
+ * nothing if there is only one process. */
+void op_gather(const struct op_ctx *cx, const struct op_piece *pieces, size_t count);
+/* The same for rows y [S,N] of floats, divided in units of `unit` numbers. */
+void op_gather_floats(const struct op_ctx *cx, float *y, size_t S, size_t N, size_t unit);
+
+/* Gives all ranks the bytes that rank `from` has. */
+void op_spread(const struct op_ctx *cx, int from, void *data, size_t bytes);
+/* Returns the rank that has row `row`. */
+int op_owner(const struct op_ranks *r, size_t row, size_t count, size_t unit);
+
+#endif
