@@ -24,36 +24,49 @@
 
 /* --- types with 32 weights in a block --- */
 
+/* One block of each of SLICE rows: its first 8 bytes, and the bytes from codes_at() on. */
+struct small_block {
+    words head[2], codes[8];
+};
+
+ALWAYS_INLINE int has_bytes(enum weight_type type) { return type == WEIGHT_Q8_0 || type == WEIGHT_CACHE_Q8 || type == WEIGHT_Q8_F32; }
+
+ALWAYS_INLINE size_t codes_at(enum weight_type type)
+{
+    switch (type) {
+    case WEIGHT_MXFP4: return 1;
+    case WEIGHT_CACHE_Q8:
+    case WEIGHT_Q8_F32:
+    case WEIGHT_Q4_1: return 4;
+    case WEIGHT_Q5_0: return 6;
+    case WEIGHT_Q5_1: return 8;
+    default: return 2;
+    }
+}
+
 /* Q8_0; CACHE_Q8 and Q8_F32, which are alike */
-ALWAYS_INLINE void take_q8(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t g, size_t at)
+ALWAYS_INLINE void take_q8(struct TAKER *to, enum weight_type type, const struct small_block *b, size_t g)
 {
     struct open_group v;
-    words head[4];
-    transpose(head, row, at);
-    transpose_32(v.codes, row, at + (type == WEIGHT_Q8_0 ? 2 : 4));
-    v.scale[0] = type == WEIGHT_Q8_0 ? half_of(head[0]) : (floats)head[0];
+    v.scale[0] = type == WEIGHT_Q8_0 ? half_of(b->head[0]) : (floats)b->head[0];
     UNROLL
     for (int j = 0; j < 8; j++)
-        v.codes[j] ^= each(128);
+        v.codes[j] = b->codes[j] ^ each(128);
     take(to, g, type, &v);
 }
 
 /* Q4_0, Q4_BF16, Q4_1, Q5_0, Q5_1 */
-ALWAYS_INLINE void take_small(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t g, size_t at)
+ALWAYS_INLINE void take_small(struct TAKER *to, enum weight_type type, const struct small_block *b, size_t g)
 {
-    const size_t codes_at = is_q4(type) ? 2 : type == WEIGHT_Q4_1 ? 4 : type == WEIGHT_Q5_0 ? 6 : 8;
     struct open_group v;
-    words head[4], w[4];
-    transpose(head, row, at);
-    transpose(w, row, at + codes_at);
-    v.scale[0] = type == WEIGHT_Q4_BF16 ? (floats)(head[0] << 16) : half_of(head[0]);
+    v.scale[0] = type == WEIGHT_Q4_BF16 ? (floats)(b->head[0] << 16) : half_of(b->head[0]);
     if (has_minimums(type))
-        v.minimum[0] = -half_of(head[0] >> 16);
-    words bits = has_minimums(type) ? head[1] : head[0] >> 16 | head[1] << 16;
+        v.minimum[0] = -half_of(b->head[0] >> 16);
+    words bits = has_minimums(type) ? b->head[1] : b->head[0] >> 16 | b->head[1] << 16;
     UNROLL
     for (int j = 0; j < 4; j++) {
-        v.codes[j] = w[j] & each(15);
-        v.codes[j + 4] = w[j] >> 4 & each(15);
+        v.codes[j] = b->codes[j] & each(15);
+        v.codes[j + 4] = b->codes[j] >> 4 & each(15);
     }
     UNROLL
     for (int j = 0; j < 8; j++)
@@ -82,29 +95,6 @@ ALWAYS_INLINE void codes_from_table(words codes[8], const words w[4], words tabl
     }
 }
 
-ALWAYS_INLINE void take_iq4_nl(struct TAKER *to, const unsigned char *const *row, size_t g, size_t at)
-{
-    struct open_group v;
-    words head[4], w[4];
-    transpose(head, row, at);
-    transpose(w, row, at + 2);
-    v.scale[0] = half_of(head[0]);
-    codes_from_table(v.codes, w, codes_of_table(WEIGHT_IQ4_NL, quantised_iq4));
-    take(to, g, WEIGHT_IQ4_NL, &v);
-}
-
-ALWAYS_INLINE void take_mxfp4(struct TAKER *to, const unsigned char *const *row, size_t g, size_t at)
-{
-    struct open_group v;
-    words head[4], w[4];
-    transpose(head, row, at);
-    transpose(w, row, at + 1);
-    words e = head[0] & 255, subnormal = (words)(e < 2);
-    v.scale[0] = (floats)(((e + 1) << 21 & subnormal) | ((e - 1) << 23 & ~subnormal));
-    codes_from_table(v.codes, w, codes_of_table(WEIGHT_MXFP4, quantised_e2m1));
-    take(to, g, WEIGHT_MXFP4, &v);
-}
-
 /* Returns half of the E4M3 number in the lowest byte of each word: as the exponent and the fraction of an f32 it is 2^-119 times as
  * large. */
 ALWAYS_INLINE floats half_of_e4m3(words w)
@@ -113,19 +103,81 @@ ALWAYS_INLINE floats half_of_e4m3(words w)
     return (floats)((words)((floats)(magnitude << 20) * 0x1p119f) | (w & 128) << 24 | nan);
 }
 
-ALWAYS_INLINE void take_nvfp4(struct TAKER *to, const struct weight_view *m, const unsigned char *const *row, size_t g, size_t at)
+/* IQ4_NL, MXFP4, NVFP4 */
+ALWAYS_INLINE void take_table(struct TAKER *to, enum weight_type type, const struct weight_view *m, const struct small_block *b, size_t g)
 {
     struct open_group v;
-    words head[4], w[4];
-    transpose(head, row, at);
-    transpose(w, row, at + 2);
+    words e = b->head[0] & 255, subnormal = (words)(e < 2);
+    const int scales = type == WEIGHT_NVFP4 ? 2 : 1;
     UNROLL
-    for (int half = 0; half < 2; half++) {
-        floats s = half_of_e4m3(head[0] >> 8 * half);
-        v.scale[half] = m->divides ? s / m->tensor_scale : s * m->tensor_scale;
+    for (int half = 0; half < scales; half++) {
+        floats s = half_of_e4m3(b->head[0] >> 8 * half);
+        v.scale[half] = type == WEIGHT_IQ4_NL  ? half_of(b->head[0])
+                        : type == WEIGHT_MXFP4 ? (floats)(((e + 1) << 21 & subnormal) | ((e - 1) << 23 & ~subnormal))
+                        : m->divides           ? s / m->tensor_scale
+                                               : s * m->tensor_scale;
     }
-    codes_from_table(v.codes, w, codes_of_table(WEIGHT_NVFP4, quantised_e2m1));
-    take(to, g, WEIGHT_NVFP4, &v);
+    codes_from_table(v.codes, b->codes, codes_of_table(type, type == WEIGHT_IQ4_NL ? quantised_iq4 : quantised_e2m1));
+    take(to, g, type, &v);
+}
+
+ALWAYS_INLINE void take_block(struct TAKER *to, enum weight_type type, const struct weight_view *m, const struct small_block *b, size_t g)
+{
+    if (has_bytes(type))
+        take_q8(to, type, b, g);
+    else if (type == WEIGHT_IQ4_NL || type == WEIGHT_MXFP4 || type == WEIGHT_NVFP4)
+        take_table(to, type, m, b, g);
+    else
+        take_small(to, type, b, g);
+}
+
+/* Returns the four bytes from byte `at` on of pieces that follow one another; `at` is a constant. */
+ALWAYS_INLINE words word_at(const words *pieces, size_t at)
+{
+    const unsigned shift = 8 * (at % 4);
+    return shift ? pieces[at / 4] >> shift | pieces[at / 4 + 1] << (32 - shift) : pieces[at / 4];
+}
+
+/* So many blocks, with codes of four bits, are a multiple of 16 bytes. If they are read together, no byte is loaded twice. */
+ALWAYS_INLINE size_t blocks_at_once(enum weight_type type)
+{
+    if (LANES < 4) /* AVX2 has too few registers and became slower; NEON was not measured */
+        return 1;
+    return type == WEIGHT_IQ4_NL || type == WEIGHT_NVFP4 || is_q4(type) ? 8 : type == WEIGHT_Q4_1 ? 4 : 1;
+}
+
+ALWAYS_INLINE void take_blocks(struct TAKER *to, enum weight_type type, const struct weight_view *m, const unsigned char *const *row, size_t g,
+                               size_t at, size_t ahead)
+{
+    const size_t bytes = codes_at(type) + 16, count = blocks_at_once(type);
+    words pieces[36];
+    UNROLL
+    for (size_t i = 0; i < count; i++) {
+        struct small_block b;
+        prefetch_rows(row, at + i * bytes, bytes, ahead);
+        UNROLL
+        for (size_t p = 0; p < 9; p++) /* those that begin in block i */
+            if (16 * p >= i * bytes && 16 * p < (i + 1) * bytes)
+                transpose(pieces + 4 * p, row, at + 16 * p);
+        b.head[0] = word_at(pieces, i * bytes);
+        UNROLL
+        for (size_t j = 0; j < 4; j++)
+            b.codes[j] = word_at(pieces, i * bytes + codes_at(type) + 4 * j);
+        take_block(to, type, m, &b, g + i);
+    }
+}
+
+ALWAYS_INLINE void take_one_block(struct TAKER *to, enum weight_type type, const struct weight_view *m, const unsigned char *const *row, size_t g, size_t at)
+{
+    struct small_block b;
+    words head[4];
+    transpose(head, row, at);
+    b.head[0] = head[0];
+    b.head[1] = head[1];
+    transpose(b.codes, row, at + codes_at(type));
+    if (has_bytes(type))
+        transpose(b.codes + 4, row, at + codes_at(type) + 16);
+    take_block(to, type, m, &b, g);
 }
 
 /* --- types with 256 weights in a block --- */
@@ -301,35 +353,31 @@ ALWAYS_INLINE void take_q2_k(struct TAKER *to, const unsigned char *const *row, 
 ALWAYS_INLINE void take_groups(struct TAKER *to, enum weight_type type, const struct weight_view *w, const unsigned char *const *row, size_t groups, size_t ahead)
 {
     const struct quantised_format *f = quantised_format(type);
-    for (size_t g = 0, at = 0; g < groups; g += f->numbers / QUANTISED_GROUP, at += f->bytes) {
-        if (f->numbers == 32)
-            prefetch_rows(row, at, f->bytes, ahead);
-        if (type == WEIGHT_Q8_0 || type == WEIGHT_CACHE_Q8)
-            take_q8(to, type, row, g, at);
-        else if (type == WEIGHT_Q4_K || type == WEIGHT_Q5_K)
+    const size_t at_once = blocks_at_once(type);
+    size_t g = 0, at = 0;
+    for (; at_once > 1 && g + at_once <= groups; g += at_once, at += at_once * f->bytes)
+        take_blocks(to, type, w, row, g, at, ahead);
+    for (; g < groups; g += f->numbers / QUANTISED_GROUP, at += f->bytes) {
+        if (type == WEIGHT_Q4_K || type == WEIGHT_Q5_K)
             take_k(to, type, row, g, at, ahead);
         else if (type == WEIGHT_Q6_K)
             take_q6_k(to, row, g, at, ahead);
-        else if (type == WEIGHT_MXFP4)
-            take_mxfp4(to, row, g, at);
-        else if (type == WEIGHT_NVFP4)
-            take_nvfp4(to, w, row, g, at);
         else if (has_grid(type))
             take_grid(to, type, row, g, at, ahead);
         else if (type == WEIGHT_TQ1_0)
             take_tq1_0(to, row, g, at);
         else if (type == WEIGHT_TQ2_0)
             take_tq2_0(to, row, g, at);
-        else if (type == WEIGHT_IQ4_NL)
-            take_iq4_nl(to, row, g, at);
         else if (type == WEIGHT_IQ4_XS)
             take_iq4_xs(to, row, g, at, ahead);
         else if (type == WEIGHT_Q3_K)
             take_q3_k(to, row, g, at, ahead);
         else if (type == WEIGHT_Q2_K)
             take_q2_k(to, row, g, at, ahead);
-        else
-            take_small(to, type, row, g, at);
+        else {
+            prefetch_rows(row, at, f->bytes, ahead);
+            take_one_block(to, type, w, row, g, at);
+        }
     }
 }
 
