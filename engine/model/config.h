@@ -89,6 +89,8 @@ struct config {
     int int4;                             /* 1: quantization_config.quant_method is compressed-tensors, with codes of 4 bits and
                                              a scale for each 32 of a row */
     int int8;                             /* 1: there may be codes of 8 bits with a scale for each row (compressed-tensors, ModelSlim) */
+    int fp4_group;                        /* 16: quantization_config says NVFP4; 32: MXFP4; else 0. The tensors say which matrices
+                                             are stored so. This number is for planning without them */
     int rotated;                          /* 1: is_rot_used of ModelSlim: the residual stream is another one than before quantisation */
 
     int bos_token_id;                     /* id of the BOS token, or -1; this id and the EOS ids may lie outside the vocabulary */

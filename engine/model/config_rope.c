@@ -208,6 +208,7 @@ static int read_compressed_tensors(const struct config_reader *r, const json_t *
         return config_unsupported(r, inside, "actorder", json_object_get(weights, "actorder"), "null");
     r->c->int4 = !floats && !bytes;
     r->c->int8 = bytes;
+    r->c->fp4_group = nvfp4 ? 16 : floats ? 32 : 0;
     return VB_OK;
 }
 
@@ -218,8 +219,10 @@ static int read_modelopt(const struct config_reader *r, const json_t *q)
     const json_t *nested = json_object_get(q, "quantization"), *algo = json_object_get(json_is_object(nested) ? nested : q, "quant_algo");
     static const char *const known[] = {"NVFP4", "W4A16_NVFP4"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (json_is_string(algo) && !strcmp(json_string_value(algo), known[i]))
+        if (json_is_string(algo) && !strcmp(json_string_value(algo), known[i])) {
+            r->c->fp4_group = 16;
             return VB_OK;
+        }
     return config_unsupported(r, "quantization_config", "quant_algo", algo, "NVFP4 and W4A16_NVFP4");
 }
 
@@ -232,6 +235,7 @@ static int read_quark(const struct config_reader *r, const json_t *q)
     if ((rc = config_must_be(r, inside, weight, "dtype", "fp4", 1)) || (rc = config_must_be(r, inside, weight, "qscheme", "per_group", 1)) ||
         (rc = must_equal(r, inside, weight, "group_size", json_integer(32))))
         return rc;
+    r->c->fp4_group = 32;
     return config_must_be(r, inside, weight, "scale_format", "e8m0", 1);
 }
 

@@ -150,11 +150,12 @@ void model_close(struct model *m);
  * such a model only, and else NULL. */
 int model_open_shapes(struct model **out, const char *path, const char *type, const struct model_options *o, int *from_config,
                       const vb_allocator *a, vb_error *err);
-/* Makes a checkpoint without weights that has all tensors of a model with this configuration, as such models are published.
- * `type` is the type of linear layers: "f32", "bf16", "fp8" (blocks of 128 x 128, unless config.json says otherwise), "q8_0" or "q4_0".
- * NULL is the type that quantization_config says, else BF16. With INT4, only routed experts are INT4. With FP8, output
- * heads and eh_proj are BF16. Other tensors are BF16, and the router's bias is F32. Changes the fields fp8 and int4 of *c if `type`
- * requires it. Each MTP module has its own embedding and output head. */
+/* Makes a checkpoint without weights that has all tensors of a model with this configuration, as such models are published. `type` is
+ * the type of linear layers: "f32", "bf16", "fp8" (blocks of 128 x 128, unless config.json says otherwise), "int8", "q8_0" or "q4_0". With
+ * "fp8" and "int8", output heads and eh_proj are BF16. Or it is "int4", with which only routed experts of main layers have this type, or
+ * "nvfp4" or "mxfp4", with which all MLPs of main layers do. NULL is what quantization_config says, else BF16. Other tensors are BF16, and
+ * the router's bias is F32. The fields fp8, int8 and int4 of *c become those of such a model. Each MTP module has its own embedding
+ * and output head. */
 int model_list_shapes(struct checkpoint **out, struct config *c, const char *type, const vb_allocator *a, vb_error *err);
 
 /* Returns the layout of the cache rows of all main layers, or of an MTP module, which has a cache of its own. */

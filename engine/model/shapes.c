@@ -10,23 +10,30 @@
 
 struct shapes {
     const struct config *c;
-    enum dtype linear;        /* the type of the matrices of linear layers */
+    enum dtype linear, mlp, routed; /* the types of linear layers; of MLPs in main layers; of the routed experts among these */
+    size_t group;             /* F4: weights with one scale */
     struct tensor *list;
     char (*names)[NAME_ROOM]; /* names[i] is the name of list[i] */
     size_t count, room;       /* without `list`, tensors are only counted */
     char prefix[64];          /* of the current layer, such as "model.layers.3." */
 };
 
-static const struct {
+/* What is stored in 4 bits, of files of Kimi (INT4), NVIDIA (NVFP4) and AMD (MXFP4). */
+static const struct shape_type {
     const char *name;
-    enum dtype dtype;
-} linear_types[] = {{"f32", DTYPE_F32}, {"bf16", DTYPE_BF16}, {"fp8", DTYPE_F8_E4M3}, {"q8_0", DTYPE_Q8_0}, {"q4_0", DTYPE_Q4_0}};
+    enum dtype linear, mlp, routed;
+    size_t group;
+} types[] = {{"f32", DTYPE_F32, DTYPE_F32, DTYPE_F32, 0},       {"bf16", DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, 0},
+             {"fp8", DTYPE_F8_E4M3, DTYPE_F8_E4M3, DTYPE_F8_E4M3, 0}, {"int8", DTYPE_I8, DTYPE_I8, DTYPE_I8, 0},
+             {"int4", DTYPE_BF16, DTYPE_BF16, DTYPE_I4, 0},     {"nvfp4", DTYPE_BF16, DTYPE_F4, DTYPE_F4, 16},
+             {"mxfp4", DTYPE_BF16, DTYPE_F4, DTYPE_F4, 32},     {"q8_0", DTYPE_Q8_0, DTYPE_Q8_0, DTYPE_Q8_0, 0},
+             {"q4_0", DTYPE_Q4_0, DTYPE_Q4_0, DTYPE_Q4_0, 0}};
 
 /* ---- adding tensors ---- */
 
 static void add(struct shapes *s, const char *part, const char *suffix, enum dtype dtype, int ndim, size_t rows, size_t cols)
 {
-    static const char *const names[] = {"F32", "F16", "BF16", "F8_E4M3", "I4"};
+    static const char *const names[] = {"F32", "F16", "BF16", "F8_E4M3", "I4", "F4", "I8"};
     if (s->list) {
         struct tensor *t = &s->list[s->count];
         *t = (struct tensor){.name = s->names[s->count], .dtype = dtype, .ndim = ndim, .shape = {(int64_t)rows, (int64_t)cols}, .file = "config.json"};
@@ -42,26 +49,43 @@ static void add(struct shapes *s, const char *part, const char *suffix, enum dty
 
 static void vector(struct shapes *s, const char *part, enum dtype dtype, size_t count) { add(s, part, "", dtype, 1, count, 0); }
 
-static void matrix(struct shapes *s, const char *part, enum dtype dtype, size_t rows, size_t cols)
+/* Adds a tensor whose type no operator reads. */
+static void other(struct shapes *s, const char *part, const char *suffix, const char *dtype_name, int ndim, size_t rows, size_t cols)
+{
+    add(s, part, suffix, DTYPE_OTHER, ndim, rows, cols);
+    if (s->list)
+        strcpy(s->list[s->count - 1].dtype_name, dtype_name);
+}
+
+static void add_scales(struct shapes *s, const char *part, enum dtype dtype, size_t rows, size_t cols)
 {
     const struct config *c = s->c;
-    if (dtype_is_quantised(dtype) && cols % QUANTISED_GROUP)
-        dtype = DTYPE_BF16;
-    add(s, part, ".weight", dtype, 2, rows, cols);
     if (dtype == DTYPE_F8_E4M3) {
         size_t down = c->fp8_block_rows ? (size_t)c->fp8_block_rows : rows, across = c->fp8_block_cols ? (size_t)c->fp8_block_cols : cols;
         add(s, part, ".weight_scale_inv", DTYPE_F32, 2, (rows + down - 1) / down, (cols + across - 1) / across);
+    } else if (dtype == DTYPE_I8) {
+        add(s, part, ".weight_scale", DTYPE_F32, 2, rows, 1);
+    } else if (dtype == DTYPE_I4) {
+        add(s, part, ".weight_scale", DTYPE_BF16, 2, rows, cols / QUANTISED_GROUP);
+        other(s, part, ".weight_shape", "I64", 1, 2, 0);
+    } else if (dtype == DTYPE_F4 && s->group == QUANTISED_GROUP) {
+        other(s, part, ".weight_scale", "U8", 2, rows, cols / s->group);
+    } else if (dtype == DTYPE_F4) {
+        add(s, part, ".weight_scale", DTYPE_F8_E4M3, 2, rows, cols / s->group);
+        add(s, part, ".weight_scale_2", DTYPE_F32, 0, 1, 0);
     }
-    if (dtype != DTYPE_I4)
-        return;
-    add(s, part, ".weight_scale", DTYPE_BF16, 2, rows, cols / QUANTISED_GROUP);
-    add(s, part, ".weight_shape", DTYPE_OTHER, 1, 2, 0);
-    if (s->list)
-        strcpy(s->list[s->count - 1].dtype_name, "I64");
 }
 
-/* Returns the type of output heads and of eh_proj, which published FP8 files leave in BF16. */
-static enum dtype outside(const struct shapes *s) { return s->linear == DTYPE_F8_E4M3 ? DTYPE_BF16 : s->linear; }
+static void matrix(struct shapes *s, const char *part, enum dtype dtype, size_t rows, size_t cols)
+{
+    if ((dtype_is_quantised(dtype) || dtype == DTYPE_I4 || dtype == DTYPE_F4) && cols % QUANTISED_GROUP)
+        dtype = DTYPE_BF16;
+    add(s, part, ".weight", dtype, 2, rows, cols);
+    add_scales(s, part, dtype, rows, cols);
+}
+
+/* Returns the type of output heads and of eh_proj, which published files with FP8 and INT8 leave in BF16. */
+static enum dtype outside(const struct shapes *s) { return s->linear == DTYPE_F8_E4M3 || s->linear == DTYPE_I8 ? DTYPE_BF16 : s->linear; }
 
 /* ---- the tensors of a layer ---- */
 
@@ -111,7 +135,7 @@ static void add_mlp(struct shapes *s, const char *part, enum dtype dtype, size_t
     matrix(s, name, dtype, s->c->dims.d, width);
 }
 
-static void add_moe(struct shapes *s)
+static void add_moe(struct shapes *s, int is_main)
 {
     const struct dims *k = &s->c->dims;
     char part[40];
@@ -120,24 +144,25 @@ static void add_moe(struct shapes *s)
         vector(s, "mlp.gate.e_score_correction_bias", DTYPE_F32, k->E);
     for (size_t e = 0; e < k->E; e++) {
         snprintf(part, sizeof part, "mlp.experts.%zu", e);
-        add_mlp(s, part, s->c->int4 && s->linear == DTYPE_BF16 ? DTYPE_I4 : s->linear, k->expert);
+        add_mlp(s, part, is_main ? s->routed : s->linear, k->expert);
     }
     if (k->shared)
-        add_mlp(s, "mlp.shared_experts", s->linear, k->expert * k->shared);
+        add_mlp(s, "mlp.shared_experts", is_main ? s->mlp : s->linear, k->expert * k->shared);
 }
 
 static void add_layer(struct shapes *s, int layer)
 {
     size_t d = s->c->dims.d;
+    int is_main = layer < s->c->num_hidden_layers;
     snprintf(s->prefix, sizeof s->prefix, "model.layers.%d.", layer);
     vector(s, "input_layernorm.weight", DTYPE_BF16, d);
     vector(s, "post_attention_layernorm.weight", DTYPE_BF16, d);
     add_attention(s, layer);
     if (config_layer_is_moe(s->c, layer))
-        add_moe(s);
+        add_moe(s, is_main);
     else
-        add_mlp(s, "mlp", s->linear, s->c->dims.dense);
-    if (layer < s->c->num_hidden_layers)
+        add_mlp(s, "mlp", is_main ? s->mlp : s->linear, s->c->dims.dense);
+    if (is_main)
         return;
     vector(s, "enorm.weight", DTYPE_BF16, d);
     vector(s, "hnorm.weight", DTYPE_BF16, d);
@@ -162,29 +187,31 @@ static void add_all(struct shapes *s)
 
 /* ---- opening ---- */
 
-/* Chooses the type of linear layers: `type`, or what config.json says. */
-static int choose_type(struct shapes *s, struct config *c, const char *type, vb_error *err)
+/* Chooses the types: those called `type`, or what config.json says. Then config.json is taken to say so. */
+static int choose_types(struct shapes *s, struct config *c, const char *type, vb_error *err)
 {
-    s->linear = c->fp8 ? DTYPE_F8_E4M3 : DTYPE_BF16;
-    if (!type)
-        return VB_OK;
-    c->int4 = 0;
-    for (size_t i = 0; i < sizeof linear_types / sizeof *linear_types; i++)
-        if (!strcmp(type, linear_types[i].name)) {
-            s->linear = linear_types[i].dtype;
-            if (s->linear == DTYPE_F8_E4M3 && !c->fp8) {
-                c->fp8 = 1;
-                c->fp8_block_rows = c->fp8_block_cols = 128;
-            }
-            return VB_OK;
-        }
-    return vb_fail(err, VB_BAD_ARGUMENT, "the type of the weights is %s, wanted f32, bf16, fp8, q8_0 or q4_0", type);
+    const char *own = c->fp8 ? "fp8" : c->int8 ? "int8" : c->int4 ? "int4" : c->fp4_group == 16 ? "nvfp4" : c->fp4_group ? "mxfp4" : "bf16";
+    const struct shape_type *t = types, *end = types + sizeof types / sizeof *types;
+    while (t < end && strcmp(t->name, type ? type : own))
+        t++;
+    if (t == end)
+        return vb_fail(err, VB_BAD_ARGUMENT, "the type of the weights is %s, wanted f32, bf16, fp8, int8, int4, nvfp4, mxfp4, q8_0 or q4_0", type);
+    s->linear = t->linear;
+    s->mlp = t->mlp;
+    s->routed = t->routed;
+    s->group = t->group;
+    if (t->linear == DTYPE_F8_E4M3 && !c->fp8)
+        c->fp8_block_rows = c->fp8_block_cols = 128;
+    c->fp8 = t->linear == DTYPE_F8_E4M3;
+    c->int8 = t->linear == DTYPE_I8;
+    c->int4 = t->routed == DTYPE_I4;
+    return VB_OK;
 }
 
 int model_list_shapes(struct checkpoint **out, struct config *c, const char *type, const vb_allocator *a, vb_error *err)
 {
     struct shapes s = {.c = c};
-    int rc = choose_type(&s, c, type, err);
+    int rc = choose_types(&s, c, type, err);
     if (rc)
         return rc;
     add_all(&s);

@@ -125,10 +125,10 @@ def gathers_are_those_of_the_layers():
         assert modules["verifying"]["gathered_bytes"] == 4 * p["token"]["gathered_bytes"]
 
 
-def published(directory, name):
+def published(directory, name, **keys):
     with open("golden/published/configs.json", encoding="utf-8") as f:
-        config = json.load(f)[name]
-    path = os.path.join(directory, "any name")
+        config = {**json.load(f)[name], **keys}
+    path = os.path.join(directory, name + " changed" if keys else name)
     with open(path, "w", encoding="utf-8") as f:
         json.dump(config, f)
     return path
@@ -163,10 +163,19 @@ def times_follow_from_bytes_and_the_machine():
 
 def types_may_be_chosen_without_weights():
     with tempfile.TemporaryDirectory() as directory:
-        kimi, v3 = published(directory, "Kimi-K2.5"), None
-        assert set(plan(kimi)["types"]) == {"BF16", "I4"}
+        assert set(plan(published(directory, "Kimi-K2.5"))["types"]) == {"BF16", "I4"}
         v3 = published(directory, "DeepSeek-V3")
         assert set(plan(v3)["types"]) == {"BF16", "F8_E4M3"} and set(plan(v3, "--weights", "bf16")["types"]) == {"BF16"}
+        mlps = 3 * 3 * 7168 * 18432 + 58 * (257 * 3 * 7168 * 2048)  # numbers in the MLPs of V3, and in its routed experts
+        routed = 58 * 256 * 3 * 7168 * 2048
+        for weights, name, size in (("int4", "I4", routed * (1 / 2 + 2 / 32)), ("nvfp4", "F4", mlps * (1 / 2 + 1 / 16)), ("mxfp4", "F4", mlps * (1 / 2 + 1 / 32))):
+            types = plan(v3, "--weights", weights)["types"]
+            assert set(types) == {"BF16", name} and types[name] == size, (weights, types, size)
+        assert set(plan(v3, "--weights", "int8")["types"]) == {"BF16", "I8"}
+        quark = {"weight": {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}}
+        for weights, said in (("nvfp4", {"quant_method": "modelopt", "quant_algo": "NVFP4"}), ("mxfp4", {"quant_method": "quark", "global_quant_config": quark})):
+            path = published(directory, "DeepSeek-V3", quantization_config=said)
+            assert plan(path)["types"] == plan(v3, "--weights", weights)["types"], weights
         for weights, precision in (("q4_0", "f32"), ("fp8", "q4"), ("bf16", "q4")):  # the same weights in memory, made before or when opening
             types = plan(v3, "--weights", weights, "--precision", precision)["types"]
             assert set(types) == {"BF16", "Q4_0"} and types == plan(v3, "--precision", "q4")["types"], types
@@ -244,7 +253,7 @@ def wrong_options_are_refused_in_a_sentence():
                 ([tiny, *timed, "--acceptance", "1.1"], 2, "wanted numbers of at most 1"),
                 ([tiny, "--context", "1000000"], 2, "--context is 1000000, max_position_embeddings is "),
                 ([tiny, "--weights", "q4_0"], 2, "its weights have types, and the type q4_0 is given"),
-                ([v3, "--weights", "q5"], 2, "the type of the weights is q5, wanted f32, bf16, fp8, q8_0 or q4_0"),
+                ([v3, "--weights", "q5"], 2, "the type of the weights is q5, wanted f32, bf16, fp8, int8, int4, nvfp4, mxfp4, q8_0 or q4_0"),
                 ([v3, "--precision", "f8"], 2, "f8"),
                 ([v3, "--cache-type", "q4"], 2, "q4"),
                 ([os.path.join(directory, "no config")], 1, "it is not an object"),

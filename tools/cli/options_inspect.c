@@ -148,7 +148,7 @@ const struct option options_to_inspect[] = {
      "Drafts are accepted so often: for each draft its share of the rounds, as --stats prints it. One number is the probability of a draft if "
      "those before it were accepted."},
     {"--weights", NULL, "TYPE", PLAN_OPTIONS, TAKES_PLAN, TEXT_VALUE, AT(weights), 0, 0,
-     "If there is only a config.json: linear layers are stored as f32, bf16, fp8, q8_0 or q4_0 (default: what quantization_config says, else "
-     "bf16)."},
+     "If there is only a config.json: linear layers are stored as f32, bf16, fp8, int8, q8_0 or q4_0; or routed experts as int4; or all MLPs as "
+     "nvfp4 or mxfp4 (default: what quantization_config says, else bf16)."},
     {0},
 };
