@@ -90,13 +90,15 @@ TEST(in_bf16_the_engine_is_within_the_bound_of_the_reference_in_bf16)
     for (size_t i = 0; i < COUNT(names); i++) {
         const char *tokens = truth_tokens(names[i], NULL, 0);
         snprintf(model, sizeof model, TINY "%s", names[i]);
-        json_t *j = DIFF(0, model, model, "--reference", "--precision", "bf16", "--tokens", tokens);
-        expect_rounding(j, names[i]);
-        json_decref(j);
+        if (!i) { /* without a dump; the bits are the same */
+            json_t *j = DIFF(0, model, model, "--reference", "--precision", "bf16", "--tokens", tokens);
+            expect_rounding(j, names[i]);
+            json_decref(j);
+        }
         DUMP(a, model, "--precision", "bf16", "--tokens", tokens);
         EXPECT(0, "identical", a, model, "--precision", "bf16", "--isa", "scalar", "--threads", "2", "--bits", "--runs", "1");
         EXPECT(0, "rounding", a, model, "--precision", "bf16", "--reference");
-        EXPECT(3, "structural", a, model, "--reference");
+        EXPECT(3, "structural", a, model, "--reference", "--runs", "2");
         EXPECT(3, "structural", model, model, "--precision", "bf16", "--runs", "0", "--tokens", tokens);
     }
 }
