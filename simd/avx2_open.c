@@ -49,7 +49,6 @@ struct avx2_taker {
     size_t first;             /* row of the panel */
     const struct quantised_group *x;
     size_t T, ldx;
-    int32_t (*sums)[BLOCK_GROUPS][2]; /* types with halves: the sum of each half of x */
     __m256 acc[FEW_ROWS_OF_X];
 };
 
@@ -102,12 +101,12 @@ ALWAYS_INLINE void take(struct avx2_taker *to, size_t g, enum weight_type type, 
         const int halves = has_halves(type) ? 2 : 1;
         UNROLL
         for (int half = 0; half < halves; half++) {
-            int32_t less = code_above(type) == 128 ? 0 : has_halves(type) ? -code_above(type) * to->sums[t][g][half] : above_times_x(type, x);
+            int32_t less = code_above(type) == 128 ? 0 : has_halves(type) ? -code_above(type) * sum_of_half(x, half) : above_times_x(type, x);
             __m256i s = sum_of(_mm256_set1_epi32(less), type, group, x, 4 * half, 8 / halves);
             acc = add_scaled(acc, s, group->scale[half], x);
             if (has_minimums(type)) {
                 __m256 minimum = _mm256_mul_ps((__m256)group->minimum[half], _mm256_set1_ps(x->d));
-                int32_t sum = halves == 2 ? to->sums[t][g][half] : x->sum;
+                int32_t sum = halves == 2 ? sum_of_half(x, half) : x->sum;
                 acc = _mm256_fmadd_ps(_mm256_set1_ps(-(float)sum), minimum, acc);
             }
         }
@@ -130,10 +129,7 @@ void avx2_open(struct open_panel *panel, const struct weight_view *w, size_t row
 void avx2_few(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups,
               const struct quantised_group *x, size_t ldx, size_t T)
 {
-    int32_t halves[FEW_ROWS_OF_X][BLOCK_GROUPS][2];
-    struct avx2_taker to = {.x = x, .T = T, .ldx = ldx, .sums = halves};
-    if (has_halves(w->type))
-        sums_of_halves(halves, x, ldx, T, groups);
+    struct avx2_taker to = {.x = x, .T = T, .ldx = ldx};
     for (size_t first = 0; first < rows; first += SLICE) {
         const unsigned char *at[SLICE];
         find_rows(at, w, row + first, rows - first, group);

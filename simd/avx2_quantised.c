@@ -253,9 +253,7 @@ ALWAYS_INLINE void prepare_groups(enum panel_kind kind, struct ready *y, size_t 
     for (size_t g = 0; g < groups; g++, x++, y += step) {
         __m256i q = _mm256_loadu_si256((const void *)x->q);
         y->d = x->d;
-        int32_t halves[2] = {x->sum, 0};
-        if (panel_has_halves(kind))
-            sum_halves(halves, x);
+        int32_t halves[2] = {panel_has_halves(kind) ? sum_of_half(x, 0) : x->sum, x->upper};
         y->start[0] = panel_has_minimums(kind) ? 0 : panel_has_4_bits(kind) ? x->offset8 : x->offset128;
         y->start[1] = 0;
         for (int half = 0; half < 2; half++) {
@@ -337,15 +335,17 @@ void avx2_quantise(struct quantised_group *y, const float *packed, size_t K)
         __m256i odd[2] = {rounded(packed, inverse), rounded(packed + 8, inverse)};
         __m256i even[2] = {rounded(packed + 16, inverse), rounded(packed + 24, inverse)};
         __m256i q = _mm256_packus_epi32(pairs(even[0], odd[0]), pairs(even[1], odd[1]));
-        __m256i sums = _mm256_add_epi32(_mm256_add_epi32(odd[0], odd[1]), _mm256_add_epi32(even[0], even[1]));
-        four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-        four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-        four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));
-        int32_t sum = (int32_t)((uint32_t)_mm_cvtsi128_si32(four) - 32 * 0x4b400000u);
+        q = _mm256_permute4x64_epi64(q, 0xd8); /* in natural order: each half in 128 bits */
+        __m256i sums = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), q), _mm256_set1_epi16(1));
+        sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0x4e));
+        sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0xb1));
+        int32_t upper = _mm_cvtsi128_si32(_mm256_extracti128_si256(sums, 1));
+        int32_t sum = _mm_cvtsi128_si32(_mm256_castsi256_si128(sums)) + upper;
         y->d = m / 127.0f;
         y->sum = sum;
+        y->upper = upper;
         y->offset8 = -8 * sum;
         y->offset128 = -128 * sum;
-        _mm256_storeu_si256((void *)y->q, _mm256_permute4x64_epi64(q, 0xd8));
+        _mm256_storeu_si256((void *)y->q, q);
     }
 }

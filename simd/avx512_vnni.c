@@ -122,7 +122,6 @@ ALWAYS_INLINE void tile_of_open(enum panel_kind kind, int P, int T, float (*sums
     const struct open_panel *w[TILE_PANELS];
     const unsigned char *codes[TILE_PANELS];
     const struct quantised_group *x[TILE_ROWS_OF_X];
-    const __m512i ones = _mm512_set1_epi8(1);
     const int halves = panel_has_halves(kind) ? 2 : 1;
     floats acc;
     FOR_PANELS w[p] = tile->w[p];
@@ -136,16 +135,9 @@ ALWAYS_INLINE void tile_of_open(enum panel_kind kind, int P, int T, float (*sums
             __m512 of_x[TILE_ROWS_OF_X];
             FOR_ROWS
             {
-                __m512i less = _mm512_set1_epi32(x[t]->offset128), sum = _mm512_set1_epi32(x[t]->sum);
-                if (halves == 2) {
-                    sum = _mm512_setzero_si512();
-                    UNROLL
-                    for (int j = 4 * half; j < 4 * half + 4; j++)
-                        sum = _mm512_dpbusd_epi32(sum, ones, four(x[t], j));
-                    less = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(sum, 7));
-                }
-                of_x[t] = _mm512_cvtepi32_ps(sum);
-                FOR_PANELS s[p][t] = less;
+                int32_t sum = halves == 2 ? sum_of_half(x[t], half) : x[t]->sum;
+                of_x[t] = _mm512_set1_ps((float)sum);
+                FOR_PANELS s[p][t] = _mm512_set1_epi32(halves == 2 ? -128 * sum : x[t]->offset128);
             }
             add_bytes(s, P, T, codes, x, 4 * half, 8 / halves, 0);
             FOR_PANELS FOR_ROWS acc[p][t] = add_scaled(acc[p][t], s[p][t], _mm512_loadu_ps(w[p]->scale[g][half]), x[t]);

@@ -44,7 +44,6 @@ struct avx512_taker {
     struct open_panel *panel; /* or NULL: */
     const struct quantised_group *x;
     size_t T, ldx;
-    int32_t (*sums)[BLOCK_GROUPS][2]; /* types with halves: the sum of each half of x */
     __m512 acc[FEW_ROWS_OF_X];
 };
 
@@ -76,12 +75,12 @@ ALWAYS_INLINE void take(struct avx512_taker *to, size_t g, enum weight_type type
         const int halves = has_halves(type) ? 2 : 1;
         UNROLL
         for (int half = 0; half < halves; half++) {
-            int32_t less = has_halves(type) ? -code_above(type) * to->sums[t][g][half] : above_times_x(type, x);
+            int32_t less = has_halves(type) ? -code_above(type) * sum_of_half(x, half) : above_times_x(type, x);
             __m512i s = sum_of(_mm512_set1_epi32(less), group, x, 4 * half, 8 / halves);
             acc = add_scaled(acc, s, group->scale[half], x);
             if (has_minimums(type)) {
                 __m512 minimum = _mm512_mul_ps((__m512)group->minimum[half], _mm512_set1_ps(x->d));
-                int32_t sum = halves == 2 ? to->sums[t][g][half] : x->sum;
+                int32_t sum = halves == 2 ? sum_of_half(x, half) : x->sum;
                 acc = _mm512_fmadd_ps(_mm512_set1_ps(-(float)sum), minimum, acc);
             }
         }
@@ -103,11 +102,8 @@ void avx512_few(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t r
                 const struct quantised_group *x, size_t ldx, size_t T)
 {
     const unsigned char *at[SLICE];
-    int32_t halves[FEW_ROWS_OF_X][BLOCK_GROUPS][2];
-    struct avx512_taker to = {.x = x, .T = T, .ldx = ldx, .sums = halves};
+    struct avx512_taker to = {.x = x, .T = T, .ldx = ldx};
     find_rows(at, w, row, rows, group);
-    if (has_halves(w->type))
-        sums_of_halves(halves, x, ldx, T, groups);
     for (size_t t = 0; t < T; t++)
         to.acc[t] = _mm512_setzero_ps();
     take_any(&to, w, at, groups, bytes_ahead(w, group, groups, PANEL_ROWS));

@@ -147,7 +147,7 @@ static inline size_t packed_place(size_t k) { return k / DOT_CHUNK * DOT_CHUNK +
  * so that every sum with this group is NaN. */
 struct quantised_group {
     float d;
-    int32_t sum;       /* the sum of q */
+    int32_t sum, upper; /* the sum of q, and that of q[16..31]: for weights with a scale for each 16 */
     int32_t offset8, offset128; /* -8 * sum, -128 * sum: corrections for weights that are stored as q + 8 or q + 128 */
     int8_t q[32];
 };

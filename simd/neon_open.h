@@ -61,7 +61,7 @@ ALWAYS_INLINE void take(struct neon_taker *to, size_t g, enum weight_type type, 
             int32x4_t s = multiply_few(q, x, 4 * half, 8 / halves);
             acc = vfmaq_f32(acc, vcvtq_f32_s32(s), vmulq_n_f32((float32x4_t)group->scale[half], x->d));
             if (has_minimums(type)) {
-                int32_t sum = halves == 2 ? vaddlvq_s8(vld1q_s8(x->q + 16 * half)) : x->sum;
+                int32_t sum = halves == 2 ? sum_of_half(x, half) : x->sum;
                 acc = vfmaq_n_f32(acc, vmulq_n_f32((float32x4_t)group->minimum[half], x->d), -(float)sum);
             }
         }

@@ -96,7 +96,7 @@ ALWAYS_INLINE void group_of_open(enum panel_kind kind, int R, int T, float (*sum
         if (panel_has_minimums(kind))
             FOR_ROWS
             {
-                float sum = -(float)(halves == 2 ? vaddlvq_s8(vld1q_s8(x[t]->q + 16 * half)) : x[t]->sum);
+                float sum = -(float)(halves == 2 ? sum_of_half(x[t], half) : x[t]->sum);
                 FOR_QUADS
                 {
                     float32x4_t acc = vld1q_f32(sums[t] + 4 * r);

@@ -68,23 +68,7 @@ struct quantised_loops {
                 const struct quantised_group *x, size_t ldx, size_t T);
 };
 
-/* Sets sums[half] to the sum of one half of x. */
-static inline void sum_halves(int32_t sums[2], const struct quantised_group *x)
-{
-    int32_t upper = 0;
-    for (size_t l = 16; l < 32; l++)
-        upper += x->q[l];
-    sums[0] = x->sum - upper;
-    sums[1] = upper;
-}
-
-/* The same for groups [0, groups) of T rows of x: sums[t][g]. */
-static inline void sums_of_halves(int32_t (*sums)[BLOCK_GROUPS][2], const struct quantised_group *x, size_t ldx, size_t T, size_t groups)
-{
-    for (size_t t = 0; t < T; t++)
-        for (size_t g = 0; g < groups; g++)
-            sum_halves(sums[t][g], x + t * ldx + g);
-}
+static inline int32_t sum_of_half(const struct quantised_group *x, int half) { return half ? x->upper : x->sum - x->upper; }
 
 void tiled_matmul_quantised(const struct quantised_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0,
                             size_t n1, const struct quantised_group *x, size_t ldx, size_t T, void *scratch);

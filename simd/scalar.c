@@ -190,6 +190,7 @@ static void quantise(struct quantised_group *y, const float *packed, size_t K)
         for (size_t l = 0; l < QUANTISED_GROUP; l++) {
             y->q[l] = (int8_t)rintf(x[l] * (127.0f / m));
             y->sum += y->q[l];
+            y->upper += l < 16 ? 0 : y->q[l];
         }
         y->offset8 = -8 * y->sum;
         y->offset128 = -128 * y->sum;

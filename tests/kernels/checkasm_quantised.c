@@ -83,10 +83,11 @@ void random_group(struct quantised_group *x, float d, int extreme)
 {
     int8_t same = below(2) ? 127 : -127;
     x->d = d;
-    x->sum = 0;
+    x->sum = x->upper = 0;
     for (size_t l = 0; l < QUANTISED_GROUP; l++) {
         x->q[l] = extreme ? (below(16) ? same : (int8_t)-same) : (int8_t)((int)below(255) - 127);
         x->sum += x->q[l];
+        x->upper += l < 16 ? 0 : x->q[l];
     }
     x->offset8 = -8 * x->sum;
     x->offset128 = -128 * x->sum;

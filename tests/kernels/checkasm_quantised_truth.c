@@ -349,7 +349,7 @@ static int nearest(double x)
 void quantise_truth(const struct quantised_group *got, const float *packed, const char *what)
 {
     double m = 0;
-    int finite = 1, sum = 0, wrong = 0;
+    int finite = 1, sum = 0, upper = 0, wrong = 0;
     for (size_t l = 0; l < QUANTISED_GROUP; l++) {
         finite = finite && isfinite(packed[l]);
         m = fmax(m, fabs((double)packed[l]));
@@ -361,8 +361,9 @@ void quantise_truth(const struct quantised_group *got, const float *packed, cons
         int q = nearest((double)(float)(x * (double)inverse));
         wrong += got->q[l] != q;
         sum += q;
+        upper += l < 16 ? 0 : q;
     }
-    wrong += got->sum != sum || got->offset8 != -8 * sum || got->offset128 != -128 * sum;
+    wrong += got->sum != sum || got->upper != upper || got->offset8 != -8 * sum || got->offset128 != -128 * sum;
     wrong += finite ? got->d != (zero ? 0.0f : (float)(m / 127.0)) : !isnan(got->d);
     if (wrong)
         failed(QUANTISE, &kernels_scalar, what, "is not what the rule says");
