@@ -11,6 +11,7 @@
  * ends at its max_position_embeddings; beyond, nothing is drafted. */
 #include "engine/draft/drafter.h"
 #include "engine/base/numbers.h"
+#include "engine/pass/lead.h"
 
 #include <string.h>
 
@@ -50,7 +51,11 @@ static int open_parts(struct model_drafter *d, vb_error *err)
     size_t chunk = max_size(o->most_observed, ROWS_WORTH_A_PASS);
     int code = workspace_open(&d->work, d->model, o->kernels, o->threads, chunk, 1, d->context, 0, err);
     if (!code)
+        code = lead_workspace(&d->work, 0, err);
+    if (!code)
         code = kvcache_open(&d->cache, c->dims.layers, d->context, model_cache_layout(c), d->allocator, err);
+    if (!code)
+        code = lead_pool(&d->cache.own, d->model->ranks, err);
     if (code)
         return code;
     d->cache.poison = o->poison;
