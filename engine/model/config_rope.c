@@ -168,17 +168,31 @@ static int must_equal(const struct config_reader *r, const char *inside, const j
     return rc;
 }
 
+/* Returns the only member of config_groups, whatever its name is (group_0, or NVFP4A16 in Mistral's files), or NULL. Its name, for
+ * messages, goes behind the text in `key`. */
+static const json_t *only_group(const json_t *q, char *key, size_t room)
+{
+    json_t *groups = json_object_get(q, "config_groups");
+    void *first = json_object_size(groups) == 1 ? json_object_iter(groups) : NULL;
+    if (!first)
+        return NULL;
+    size_t n = strlen(key);
+    snprintf(key + n, room - n, ".%s", json_object_iter_key(first));
+    for (char *c = key + n; *c; c++)
+        *c = *c < 0x20 || *c >= 0x7f ? '?' : *c;
+    return json_object_iter_value(first);
+}
+
 /* Reads the quantization_config of compressed-tensors: one group of matrices, whose weights are packed codes of 4 bits with one
  * scale for each 32, codes of 8 bits with one for each row, or codes of E2M1 as MXFP4 or NVFP4. `targets` and `ignore` are not
  * read: matrices whose codes are in the checkpoint are quantised. What the file says about activations is refused with 4-bit
  * integers, ignored with E2M1, and ignored with 8-bit integers if activations are scaled as they come (dynamic). */
 static int read_compressed_tensors(const struct config_reader *r, const json_t *q)
 {
-    static const char groups_key[] = "quantization_config.config_groups", group_key[] = "quantization_config.config_groups.group_0",
-                      inside[] = "quantization_config.config_groups.group_0.weights",
-                      activations_key[] = "quantization_config.config_groups.group_0.input_activations";
+    static const char groups_key[] = "quantization_config.config_groups";
+    char group_key[96], inside[128], activations_key[128];
     static const char *const unused[] = {"input_activations", "output_activations"}, *const kv = "kv_cache_scheme";
-    const json_t *groups = json_object_get(q, "config_groups"), *group = json_object_get(groups, "group_0"), *weights;
+    const json_t *group, *weights;
     const char *format = json_string_value(json_object_get(q, "format"));
     int rc, nvfp4 = format && !strcmp(format, "nvfp4-pack-quantized"), floats = nvfp4 || (format && !strcmp(format, "mxfp4-pack-quantized"));
     int bytes = format && !strcmp(format, "int-quantized");
@@ -187,8 +201,12 @@ static int read_compressed_tensors(const struct config_reader *r, const json_t *
                                   "pack-quantized, int-quantized, nvfp4-pack-quantized and mxfp4-pack-quantized");
     if (config_switched_on(json_object_get(q, kv)))
         return config_unsupported(r, "quantization_config", kv, json_object_get(q, kv), "null");
-    if (json_object_size(groups) != 1 || !json_is_object(group))
-        return config_unsupported(r, NULL, groups_key, groups, "one object group_0");
+    snprintf(group_key, sizeof group_key, "%s", groups_key);
+    group = only_group(q, group_key, sizeof group_key);
+    if (!json_is_object(group))
+        return config_unsupported(r, NULL, groups_key, json_object_get(q, "config_groups"), "an object with one group");
+    snprintf(inside, sizeof inside, "%s.weights", group_key);
+    snprintf(activations_key, sizeof activations_key, "%s.input_activations", group_key);
     for (size_t i = bytes; !floats && i < sizeof unused / sizeof *unused; i++)
         if (config_switched_on(json_object_get(group, unused[i])))
             return config_unsupported(r, group_key, unused[i], json_object_get(group, unused[i]), "null");
