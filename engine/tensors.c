@@ -136,7 +136,7 @@ int vb_tensor_f32(const vb_tensor *t, size_t first, size_t count, float *out, vb
         for (size_t i = 0; i < count; i++)
             out[i] = 0.5f * (float)quantised_e2m1[((const uint8_t *)t->data)[(first + i) / 2] >> (first + i) % 2 * 4 & 15];
     } else if (count) { /* rows are whole blocks: one after the other they are one row */
-        struct weight_view view = {.type = type, .data = t->data, .rows = 1, .cols = numbers, .stride = numbers};
+        struct weight_view view = {.type = type, .data = t->data, .rows = 1, .cols = numbers, .stride = numbers, .tensor_scale = 1.0f};
         decode_weights(out, &view, 0, first, count);
     }
     fpenv_leave(env);

@@ -8,7 +8,8 @@ static int has_scales(const struct weight_view *w) { return weight_is_byte(w->ty
 static struct weight_view shape_of(const struct weight_view *w, size_t count)
 {
     enum weight_type type = has_scales(w) ? WEIGHT_F32 : w->type;
-    return (struct weight_view){.type = type, .rows = count, .cols = w->cols, .stride = w->cols, .panels = w->panels};
+    return (struct weight_view){.type = type, .rows = count, .cols = w->cols, .stride = w->cols, .panels = w->panels,
+                                .tensor_scale = w->tensor_scale, .divides = w->divides};
 }
 
 size_t weight_gather_bytes(const struct weight_view *w, size_t count)

@@ -13,6 +13,7 @@
  *     Q5_K  |2 d|2 dmin|12 s|32 h|128 q|       the same;  bit g of h[e % 32] is the fifth bit of q
  *     Q6_K  |128 q|64 h|16 sc|2 d|             w = d sc[e / 16] (q - 32),  sc signed
  *     MXFP4 |1 x|16 q|                         w = 2^(x - 128) e2m1(q)
+ *     NVFP4 |4 x|32 q|                         w = (u t) e2m1(q); u is half of the E4M3 number x[e / 16] without its sign, 0 if x is 127
  *     Q4_1  |2 d|2 m|16 q|                     w = d q + m
  *     IQ4_NL |2 d|16 q|                        w = d iq4[q]
  *     IQ4_XS |2 d|2 sh|4 sl|128 q|             w = d (sc - 32) iq4[q]
@@ -227,6 +228,10 @@ static struct number number_of(enum dtype dtype, const uint8_t *block, int e)
     case DTYPE_Q4_K: return with_six_bits(block, g, half(block[16 + g / 2 * 32 + l], g % 2));
     case DTYPE_Q5_K: return with_six_bits(block, g, half(block[48 + g / 2 * 32 + l], g % 2) + 16 * (block[16 + l] >> g & 1));
     case DTYPE_MXFP4: return (struct number){ldexp(1, block[0] - 128), 0, e2m1(half(block[1 + e % 16], e >= 16))};
+    case DTYPE_GGUF_NVFP4: { /* 64 numbers; byte 8 (e / 16) + e % 8 has element e in its low half if e % 16 < 8 */
+        int s = block[e / 16] & 127;
+        return (struct number){s == 127 ? 0 : ref_e4m3((uint8_t)s) / 2, 0, e2m1(half(block[4 + e / 16 * 8 + e % 8], e % 16 >= 8))};
+    }
     case DTYPE_Q6_K: return q6_k(block, e);
     case DTYPE_IQ2_XXS: return iq2_xxs(block, e);
     case DTYPE_IQ2_XS: return iq2_xs(block, e);
@@ -254,7 +259,7 @@ static struct number at(const struct tensor *t, size_t i)
         [DTYPE_IQ2_XXS] = {256, 66}, [DTYPE_IQ2_XS] = {256, 74}, [DTYPE_IQ2_S] = {256, 82}, [DTYPE_IQ3_XXS] = {256, 98}, [DTYPE_IQ3_S] = {256, 110},
         [DTYPE_IQ1_S] = {256, 50}, [DTYPE_IQ1_M] = {256, 56}, [DTYPE_TQ1_0] = {256, 54}, [DTYPE_TQ2_0] = {256, 66},
         [DTYPE_Q4_1] = {32, 20},     [DTYPE_IQ4_NL] = {32, 18},   [DTYPE_IQ4_XS] = {256, 136},
-        [DTYPE_Q3_K] = {256, 110},  [DTYPE_Q2_K] = {256, 84},
+        [DTYPE_Q3_K] = {256, 110},  [DTYPE_Q2_K] = {256, 84},    [DTYPE_GGUF_NVFP4] = {64, 36},
     };
     size_t numbers = sizes[t->dtype].numbers;
     return number_of(t->dtype, (const uint8_t *)t->data + i / numbers * sizes[t->dtype].bytes, (int)(i % numbers));
@@ -264,6 +269,12 @@ double ref_quantised(const struct tensor *t, size_t i)
 {
     struct number n = at(t, i);
     return n.scale * n.code - n.minimum;
+}
+
+double ref_scaled(const struct tensor *t, size_t i, double total)
+{
+    struct number n = at(t, i);
+    return (double)(float)(n.scale * total) * n.code;
 }
 
 float ref_decoded(const struct tensor *t, size_t i)

@@ -118,6 +118,9 @@ void ref_row(const struct matrix *w, int i, double *out)
 {
     for (int j = 0; j < w->cols; j++)
         out[j] = element(w->tensor, (size_t)i * w->cols + j);
+    if (w->tensor->dtype == DTYPE_GGUF_NVFP4 && w->tensor_scale)
+        for (int j = 0; j < w->cols; j++)
+            out[j] = (float)ref_scaled(w->tensor, (size_t)i * w->cols + j, element(w->tensor_scale, 0));
     if (!w->scale)
         return;
     int blocks = (w->cols + w->block_cols - 1) / w->block_cols;
@@ -132,7 +135,8 @@ void ref_row(const struct matrix *w, int i, double *out)
 void ref_quantised_row(const struct matrix *w, int i, double *out)
 {
     for (int j = 0; j < w->cols; j++)
-        out[j] = ref_quantised(w->tensor, (size_t)i * (size_t)w->cols + (size_t)j);
+        out[j] = w->tensor_scale ? ref_scaled(w->tensor, (size_t)i * (size_t)w->cols + (size_t)j, element(w->tensor_scale, 0))
+                                 : ref_quantised(w->tensor, (size_t)i * (size_t)w->cols + (size_t)j);
 }
 
 int ref_is_finer(const struct matrix *w, double unit)
@@ -233,6 +237,9 @@ static void bind_name(struct reference_binder *b, struct matrix *w, int rows, in
                         t->file, name, t->dtype_name);
     } else if (dtype_is_quantised(t->dtype) && t->ndim == 1) {
         b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32, F16 or BF16", t->file, name, t->dtype_name);
+    } else if (t->dtype == DTYPE_GGUF_NVFP4) {
+        snprintf(scale_name, sizeof scale_name, "%s_scale_2", name);
+        w->tensor_scale = checkpoint_find(b->r->checkpoint, scale_name) ? find(b, scale_name, 1, 1) : NULL;
     } else if (t->dtype == DTYPE_F8_E4M3 && !c->fp8) {
         b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is F8_E4M3, config.json has no quantization_config for it",
                         t->file, name);

@@ -22,12 +22,14 @@ double ref_to_f16(double x);    /* the nearest f16 number, ties to even; infinit
  * rounds the difference to f32; code that needs a single number uses this value. */
 double ref_quantised(const struct tensor *t, size_t i);
 float ref_decoded(const struct tensor *t, size_t i);
+/* The same as ref_quantised for NVFP4 tensors of GGUF files, whose scales are multiplied by `total`; scale * total is rounded to f32. */
+double ref_scaled(const struct tensor *t, size_t i, double total);
 
 /* A stored matrix [rows, cols]; a vector is one row. */
 struct matrix {
     const struct tensor *tensor;
     const struct tensor *scale; /* for F8_E4M3, I8, I4 and F4: [ceil(rows/block_rows), ceil(cols/block_cols)]; else NULL */
-    const struct tensor *tensor_scale; /* for NVFP4: one number for the whole matrix; else NULL */
+    const struct tensor *tensor_scale; /* for NVFP4, maybe also in GGUF files: one number for the whole matrix; else NULL */
     int divides;                /* nonzero if scales are divided by it */
     int rows, cols, block_rows, block_cols;
 };

@@ -63,7 +63,7 @@ enum weight_type {
     WEIGHT_MXFP4,
     WEIGHT_IQ2_XXS, WEIGHT_IQ2_XS, WEIGHT_IQ2_S, WEIGHT_IQ3_XXS, WEIGHT_IQ3_S,
     WEIGHT_IQ1_S, WEIGHT_IQ1_M, WEIGHT_TQ1_0, WEIGHT_TQ2_0,
-    WEIGHT_Q4_1, WEIGHT_IQ4_NL, WEIGHT_IQ4_XS, WEIGHT_Q3_K, WEIGHT_Q2_K,
+    WEIGHT_Q4_1, WEIGHT_IQ4_NL, WEIGHT_IQ4_XS, WEIGHT_Q3_K, WEIGHT_Q2_K, WEIGHT_GGUF_NVFP4,
     WEIGHT_ALL_TYPES, /* the number of types that files can have */
     WEIGHT_CACHE_Q8 = WEIGHT_ALL_TYPES, /* latents in the KV cache with cache type q8 (quantised.h); follows rule 2 */
     WEIGHT_Q4_BF16, /* I4 weights in precision q8 or q4 (quantised.h); follows rule 2 */
@@ -107,8 +107,8 @@ struct weight_view {
     const void *group_scale;   /* I4: BF16 numbers, stride/32 for each row of this view; need not be aligned. F4: bytes,
                                   stride/group_size for each row */
     size_t group_size;         /* F4 only: 16 (NVFP4) or 32 (MXFP4) */
-    float tensor_scale;        /* NVFP4, and F4 with group_size 16 only */
-    int divides;               /* the same: nonzero if scales are divided by tensor_scale */
+    float tensor_scale;        /* NVFP4, GGUF_NVFP4, and F4 with group_size 16 only */
+    int divides;               /* NVFP4, and F4 with group_size 16 only: nonzero if scales are divided by tensor_scale */
     int rounded;               /* I4 and F4 only: nonzero if weights are rounded to BF16, to nearest, ties to even */
     int packed;                /* F32 only: rows are in packed order, padded with +0 (as the rows of the KV cache are) */
     int panels;                /* types with panels only (weight_has_panels): nonzero if the member `data` is the address of panels (quantised.h), which are 64-byte aligned */

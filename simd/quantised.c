@@ -47,7 +47,7 @@ const struct quantised_format *quantised_format(enum weight_type type)
         [WEIGHT_TQ2_0 - WEIGHT_TYPES] = {"TQ2_0", 256, 66, 0, 0},
         [WEIGHT_Q4_1 - WEIGHT_TYPES] = {"Q4_1", 32, 20, 0, 1},       [WEIGHT_IQ4_NL - WEIGHT_TYPES] = {"IQ4_NL", 32, 18, 0, 0},
         [WEIGHT_IQ4_XS - WEIGHT_TYPES] = {"IQ4_XS", 256, 136, 0, 0}, [WEIGHT_Q3_K - WEIGHT_TYPES] = {"Q3_K", 256, 110, 32, 0},
-        [WEIGHT_Q2_K - WEIGHT_TYPES] = {"Q2_K", 256, 84, 32, 1},
+        [WEIGHT_Q2_K - WEIGHT_TYPES] = {"Q2_K", 256, 84, 32, 1}, [WEIGHT_GGUF_NVFP4 - WEIGHT_TYPES] = {"NVFP4", 64, 36, 32, 0},
         [WEIGHT_CACHE_Q8 - WEIGHT_TYPES] = {"CACHE_Q8", 32, 36, 0, 0},
         [WEIGHT_Q4_BF16 - WEIGHT_TYPES] = {"Q4_BF16", 32, 18, 0, 0},
         [WEIGHT_NVFP4 - WEIGHT_TYPES] = {"NVFP4", 32, 18, 32, 0},
@@ -167,6 +167,20 @@ static void codes_of_nvfp4(struct quantised_codes *out, const struct weight_view
     from_table(out->q, block + 2, quantised_e2m1);
 }
 
+/* group g of two */
+static void codes_of_gguf_nvfp4(struct quantised_codes *out, const struct weight_view *w, const unsigned char *block, size_t g)
+{
+    for (size_t half = 0; half < 2; half++) {
+        uint8_t s = block[2 * g + half] & 127;
+        const unsigned char *bytes = block + 4 + 16 * g + 8 * half;
+        out->scale[half] = (s == 127 ? 0.0f : 0.5f * e4m3_to_f32(s)) * w->tensor_scale;
+        for (size_t j = 0; j < 8; j++) {
+            out->q[16 * half + j] = quantised_e2m1[bytes[j] & 15];
+            out->q[16 * half + 8 + j] = quantised_e2m1[bytes[j] >> 4];
+        }
+    }
+}
+
 static void codes_of_iq4_xs(struct quantised_codes *out, const unsigned char *block, size_t g)
 {
     unsigned high = block[2 + g / 4] >> 2 * (g % 4) & 3u, low = block[4 + g / 2] >> 4 * (g % 2) & 15u;
@@ -250,6 +264,7 @@ void quantised_codes(struct quantised_codes *out, const struct weight_view *w, s
     case WEIGHT_Q6_K: codes_of_q6_k(out, block, g); break;
     case WEIGHT_MXFP4: from_table(out->q, block + 1, quantised_e2m1); break;
     case WEIGHT_NVFP4: codes_of_nvfp4(out, w, block); break;
+    case WEIGHT_GGUF_NVFP4: codes_of_gguf_nvfp4(out, w, block, g); break;
     case WEIGHT_IQ2_XXS: codes_of_grid(out, WEIGHT_IQ2_XXS, block, g); break;
     case WEIGHT_IQ2_XS: codes_of_grid(out, WEIGHT_IQ2_XS, block, g); break;
     case WEIGHT_IQ2_S: codes_of_grid(out, WEIGHT_IQ2_S, block, g); break;

@@ -26,6 +26,7 @@
  *     IQ4_XS     256    136   d | 2 bytes | 4 bytes | 128 bytes             (d * (sc - 32)) * q
  *     Q3_K       256    110   32 bytes | 64 bytes | 12 bytes | d            (d * (sc - 32)) * (q - 4)
  *     Q2_K       256     84   16 bytes | 64 bytes | d | dmin                (d * sc) * q - (dmin * m)
+ *     GGUF_NVFP4  64     36   4 E4M3 numbers s | 32 bytes                   d * q, with a d for each 16 weights
  *
  * Four types are in memory only: latents in the KV cache, and copies of I4, F4 and I8 weights.
  *
@@ -51,6 +52,9 @@
  *
  * In IQ4_NL and IQ4_XS a code stands for one of 16 integers q (quantised_iq4). In IQ4_XS each group has a six-bit scale
  * sc: bits 2g and 2g + 1 of the 2 bytes are the upper bits of group g, and nibble g of the 4 bytes has the lower bits.
+ *
+ * In a GGUF file, the type that is called GGUF_NVFP4 here has the name NVFP4. Each 16 weights have 8 of the 32 bytes: byte j has the
+ * codes of elements j and j + 8. d = fl32(s/2 * t). As in ggml, s has no sign, and 127 is 0.
  *
  * In Q2_K and Q3_K, byte l of each 32 of the 64 bytes has the low two bits of four codes: of elements l, l + 32, l + 64 and
  * l + 96 of 128 weights. In Q3_K, bit g of byte l of the first 32 bytes is the third bit of element l of group g. Each

@@ -180,6 +180,34 @@ ALWAYS_INLINE void take_one_block(struct TAKER *to, enum weight_type type, const
     take_block(to, type, m, &b, g);
 }
 
+/* Both groups of a block. */
+ALWAYS_INLINE void take_gguf_nvfp4(struct TAKER *to, const struct weight_view *m, const unsigned char *const *row, size_t g, size_t at, size_t ahead)
+{
+    words head[4];
+    prefetch_rows(row, at, 36, ahead);
+    transpose(head, row, at);
+    UNROLL
+    for (size_t k = 0; k < 2; k++) {
+        struct open_group v;
+        words w[4], c[8];
+        transpose(w, row, at + 4 + 16 * k);
+        UNROLL
+        for (int half = 0; half < 2; half++) {
+            words s = head[0] >> (int)(16 * k + 8 * (size_t)half) & 127;
+            v.scale[half] = half_of_e4m3(s & ~(words)(s == 127)) * m->tensor_scale;
+        }
+        codes_from_table(c, w, codes_of_table(WEIGHT_GGUF_NVFP4, quantised_e2m1)); /* low halves, then high halves */
+        UNROLL
+        for (int half = 0; half < 2; half++)
+            UNROLL
+            for (int j = 0; j < 2; j++) {
+                v.codes[4 * half + j] = c[2 * half + j];
+                v.codes[4 * half + 2 + j] = c[4 + 2 * half + j];
+            }
+        take(to, g + k, WEIGHT_GGUF_NVFP4, &v);
+    }
+}
+
 /* --- types with 256 weights in a block --- */
 
 /* Returns byte i of each word as an unsigned number, times d. */
@@ -362,6 +390,8 @@ ALWAYS_INLINE void take_groups(struct TAKER *to, enum weight_type type, const st
             take_k(to, type, row, g, at, ahead);
         else if (type == WEIGHT_Q6_K)
             take_q6_k(to, row, g, at, ahead);
+        else if (type == WEIGHT_GGUF_NVFP4)
+            take_gguf_nvfp4(to, w, row, g, at, ahead);
         else if (has_grid(type))
             take_grid(to, type, row, g, at, ahead);
         else if (type == WEIGHT_TQ1_0)
@@ -408,6 +438,7 @@ ALWAYS_INLINE void take_any(struct TAKER *to, const struct weight_view *w, const
     case WEIGHT_IQ4_XS: take_groups(to, WEIGHT_IQ4_XS, w, row, groups, ahead); break;
     case WEIGHT_Q3_K: take_groups(to, WEIGHT_Q3_K, w, row, groups, ahead); break;
     case WEIGHT_NVFP4: take_groups(to, WEIGHT_NVFP4, w, row, groups, ahead); break;
+    case WEIGHT_GGUF_NVFP4: take_groups(to, WEIGHT_GGUF_NVFP4, w, row, groups, ahead); break;
     case WEIGHT_Q2_K: take_groups(to, WEIGHT_Q2_K, w, row, groups, ahead); break;
     default: take_groups(to, WEIGHT_Q6_K, w, row, groups, ahead);
     }

@@ -46,6 +46,7 @@ ALWAYS_INLINE int code_above(enum weight_type type)
     case WEIGHT_IQ1_S:
     case WEIGHT_IQ3_S: return 16;
     case WEIGHT_MXFP4:
+    case WEIGHT_GGUF_NVFP4:
     case WEIGHT_NVFP4: return 12;
     case WEIGHT_Q4_0:
     case WEIGHT_Q4_BF16: return 8;
@@ -66,7 +67,7 @@ ALWAYS_INLINE int32_t above_times_x(enum weight_type type, const struct quantise
 ALWAYS_INLINE int has_halves(enum weight_type type)
 {
     return type == WEIGHT_Q6_K || type == WEIGHT_IQ2_XS || type == WEIGHT_IQ2_S || type == WEIGHT_IQ1_M || type == WEIGHT_Q3_K || type == WEIGHT_Q2_K ||
-           type == WEIGHT_NVFP4;
+           type == WEIGHT_NVFP4 || type == WEIGHT_GGUF_NVFP4;
 }
 ALWAYS_INLINE int has_minimums(enum weight_type type)
 {

@@ -17,7 +17,7 @@ enum dtype { /* in the order of enum weight_type (simd/kernels.h); I4 and F4 are
     DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K,
     DTYPE_MXFP4,
     DTYPE_IQ2_XXS, DTYPE_IQ2_XS, DTYPE_IQ2_S, DTYPE_IQ3_XXS, DTYPE_IQ3_S, DTYPE_IQ1_S, DTYPE_IQ1_M, DTYPE_TQ1_0, DTYPE_TQ2_0,
-    DTYPE_Q4_1, DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_Q3_K, DTYPE_Q2_K,
+    DTYPE_Q4_1, DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_Q3_K, DTYPE_Q2_K, DTYPE_GGUF_NVFP4,
     DTYPE_OTHER
 };
 static inline int dtype_is_quantised(enum dtype dtype) { return dtype >= DTYPE_Q8_0 && dtype < DTYPE_OTHER; }

@@ -13,6 +13,9 @@
  *   transposed. When the checkpoint is opened, the two are copied into one kv_b_proj. Then attention adds over n in the
  *   same order as with any other file (ops/attention.h). Older files have attn_kv_b, which is kv_b_proj.
  *
+ * A matrix of type NVFP4 may have a number that multiplies it, NAME.scale, and one for its activations, NAME.input_scale. They get
+ * the names that ModelOpt gives them. For the matrices of experts, each of them is a list with a number for each expert.
+ *
  * If attn_k_b or attn_v_b is quantised, they are not joined. They get names that no Hugging Face checkpoint has. attn_v_b
  * becomes v_b_proj [H v, c]. The blocks of a quantised attn_k_b run along n, so it cannot be transposed: it becomes
  * k_b_proj_transposed [H c, n]. An attn_k_b that is not quantised is transposed in a copy, which is k_b_proj [H n, c]. */
@@ -135,6 +138,29 @@ static int add_experts(struct reader *r, const struct gguf_tensor *from, const c
     for (int64_t i = 0; !rc && i < matrices; i++) {
         t.data = from->data + (size_t)i * t.bytes;
         snprintf(whole, sizeof whole, "%smlp.experts.%lld.%s", prefix, (long long)(i / parts), names[i % parts]);
+        rc = add(r, &t, whole);
+    }
+    return rc;
+}
+
+/* Adds the numbers of all experts, one by one. `name` is that of an expert's matrix, and `end` the end of the new names. `matrices` has
+ * the matrices, or is NULL if there are none. */
+static int add_expert_scales(struct reader *r, const struct gguf_tensor *from, const struct gguf_tensor *matrices, const char *prefix,
+                             const char *name, const char *end)
+{
+    char whole[TENSOR_MAX_NAME + 1];
+    struct tensor t;
+    int rc = begin(r, &t, from), length = (int)(strlen(name) - strlen("weight"));
+    if (rc)
+        return rc;
+    if (from->ndim != 1 || t.dtype != DTYPE_F32 || !matrices || matrices->ndim != 3 || from->shape[0] != matrices->shape[0])
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.*s is not one F32 number for each expert", t.file, (int)from->name.size, from->name.s);
+    t.ndim = 2;
+    t.shape[0] = t.shape[1] = 1;
+    t.bytes = sizeof(float);
+    for (int64_t e = 0; !rc && e < from->shape[0]; e++) {
+        t.data = from->data + (size_t)e * sizeof(float);
+        snprintf(whole, sizeof whole, "%smlp.experts.%lld.%.*s%s", prefix, (long long)e, length, name, end);
         rc = add(r, &t, whole);
     }
     return rc;
@@ -305,6 +331,45 @@ static int is_of_pair(const struct reader *r, const char *block, const char *res
 
 /* ---- names ---- */
 
+/* Returns the usual name of a matrix of a layer (or, if `layer` is 0, of one outside of all layers), or NULL. */
+static const char *usual_name(const char *matrix, int layer)
+{
+    for (size_t i = 0; i < (layer ? COUNT(inside) : COUNT(outside)); i++)
+        if (!strcmp(matrix, layer ? inside[i].gguf : outside[i].gguf))
+            return layer ? inside[i].hf : outside[i].hf;
+    if (!layer || strcmp(matrix, "attn_k_b.weight"))
+        return layer && !strcmp(matrix, "attn_v_b.weight") ? "self_attn.v_b_proj.weight" : NULL;
+    return "self_attn.k_b_proj_transposed.weight"; /* as it is called if it is quantised */
+}
+
+/* If `rest` is the scale of a matrix, or of its activations, adds it and returns 1. *rc is the result. */
+static int add_scale(struct reader *r, const struct gguf_tensor *t, const char *rest, const char *prefix, int layer, int *rc)
+{
+    static const struct {
+        const char *gguf, *hf;
+    } ends[] = {{".input_scale", "input_scale"}, {".scale", "weight_scale_2"}};
+    char matrix[TENSOR_MAX_NAME + 16], name[2 * TENSOR_MAX_NAME];
+    size_t k = 0, i = 0;
+    while (k < COUNT(ends) && !vb_ends_with(rest, ends[k].gguf))
+        k++;
+    if (k == COUNT(ends))
+        return 0;
+    snprintf(matrix, sizeof matrix, "%.*s.weight", (int)(strlen(rest) - strlen(ends[k].gguf)), rest);
+    const char *hf = usual_name(matrix, layer);
+    if (hf) {
+        snprintf(name, sizeof name, "%.*s%s", (int)(strlen(hf) - strlen("weight")), hf, ends[k].hf);
+        *rc = add_as(r, t, prefix, name);
+        return 1;
+    }
+    while (i < COUNT(experts) && (!layer || strcmp(matrix, experts[i].gguf)))
+        i++;
+    snprintf(name, sizeof name, "%.*s%s", (int)(t->name.size - strlen(rest)), t->name.s, matrix);
+    for (size_t part = 0; i < COUNT(experts) && part < 2 && experts[i].hf[part]; part++)
+        if ((*rc = add_expert_scales(r, t, gguf_find_tensor(r->g, name), prefix, experts[i].hf[part], ends[k].hf)))
+            break;
+    return i < COUNT(experts);
+}
+
 static int add_of_layer(struct reader *r, const struct gguf_tensor *t, const char *block, const char *rest, const char *prefix)
 {
     const struct gguf_tensor *k_b, *v_b;
@@ -314,6 +379,9 @@ static int add_of_layer(struct reader *r, const struct gguf_tensor *t, const cha
     for (size_t i = 0; i < COUNT(experts); i++)
         if (!strcmp(rest, experts[i].gguf))
             return add_experts(r, t, prefix, experts[i].hf);
+    int rc;
+    if (add_scale(r, t, rest, prefix, 1, &rc))
+        return rc;
     if (is_of_pair(r, block, rest, &k_b, &v_b))
         return t == k_b ? add_pair(r, k_b, v_b, prefix) : VB_OK;
     return add_as(r, t, block, rest);
@@ -323,12 +391,14 @@ static int add_of_layer(struct reader *r, const struct gguf_tensor *t, const cha
 static int add_tensor(struct reader *r, const struct gguf_tensor *t)
 {
     char name[TENSOR_MAX_NAME + 1], block[32], prefix[32];
-    int layer, at = 0;
+    int layer, at = 0, rc;
     memcpy(name, t->name.s, t->name.size);
     name[t->name.size] = 0;
     for (size_t i = 0; i < COUNT(outside); i++)
         if (!strcmp(name, outside[i].gguf))
             return add_as(r, t, "", outside[i].hf);
+    if (add_scale(r, t, name, "", 0, &rc))
+        return rc;
     if (sscanf(name, "blk.%6d.%n", &layer, &at) < 1 || !at || layer < 0)
         return add_as(r, t, "", name);
     snprintf(block, sizeof block, "blk.%d.", layer);

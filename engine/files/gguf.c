@@ -21,6 +21,7 @@ static const struct gguf_tensor_type tensor_types[] = {
     {"IQ1_S", 19, 256, 50, DTYPE_IQ1_S}, {"IQ4_NL", 20, 32, 18, DTYPE_IQ4_NL}, {"IQ3_S", 21, 256, 110, DTYPE_IQ3_S},
     {"IQ2_S", 22, 256, 82, DTYPE_IQ2_S}, {"IQ4_XS", 23, 256, 136, DTYPE_IQ4_XS}, {"IQ1_M", 29, 256, 56, DTYPE_IQ1_M},
     {"TQ1_0", 34, 256, 54, DTYPE_TQ1_0}, {"TQ2_0", 35, 256, 66, DTYPE_TQ2_0}, {"MXFP4", 39, 32, 17, DTYPE_MXFP4},
+    {"NVFP4", 40, 64, 36, DTYPE_GGUF_NVFP4},
     {"Q1_0", 41, 128, 18, DTYPE_OTHER}, {"Q2_0", 42, 64, 18, DTYPE_OTHER},
     {"I8", 24, 1, 1, DTYPE_OTHER},      {"I16", 25, 1, 2, DTYPE_OTHER},      {"I32", 26, 1, 4, DTYPE_OTHER},
     {"I64", 27, 1, 8, DTYPE_OTHER},     {"F64", 28, 1, 8, DTYPE_OTHER},

@@ -68,7 +68,7 @@ static int is_stored(const struct binder *b, const char *part)
 }
 
 _Static_assert((int)DTYPE_F8_E4M3 == WEIGHT_F8_E4M3 && (int)DTYPE_I4 == WEIGHT_I4 && (int)DTYPE_F4 == WEIGHT_F4 &&
-               (int)DTYPE_I8 == WEIGHT_I8 && (int)DTYPE_Q8_0 == WEIGHT_Q8_0 && (int)DTYPE_Q2_K == WEIGHT_Q2_K && (int)DTYPE_OTHER == WEIGHT_ALL_TYPES, "both lists are in one order");
+               (int)DTYPE_I8 == WEIGHT_I8 && (int)DTYPE_Q8_0 == WEIGHT_Q8_0 && (int)DTYPE_GGUF_NVFP4 == WEIGHT_GGUF_NVFP4 && (int)DTYPE_OTHER == WEIGHT_ALL_TYPES, "both lists are in one order");
 
 static int weight_type(const struct tensor *t, enum weight_type *type)
 {
@@ -93,6 +93,8 @@ static int bind_matrix(struct binder *b, struct weight_view *w, const struct ten
         return model_bind_groups(b, w, part, t->file);
     if (type == WEIGHT_F4)
         return model_bind_floats_of_4_bits(b, w, part, t->file);
+    if (type == WEIGHT_GGUF_NVFP4)
+        return model_bind_tensor_scale(b, w, part);
     if (type == WEIGHT_I8)
         return model_bind_row_scales(b, w, part, t->file);
     return type == WEIGHT_F8_E4M3 ? model_bind_scale(b, w, part, t->file) : VB_OK;

@@ -37,7 +37,7 @@ static int item_of(const struct tensor *t, struct item *item)
         [DTYPE_IQ3_XXS] = BLOCK(0, NONE), [DTYPE_IQ3_S] = BLOCK(0, NONE), [DTYPE_IQ1_S] = BLOCK(0, NONE),
         [DTYPE_IQ1_M] = {.scale = 54, .minimum = NONE, .split = 1}, [DTYPE_TQ1_0] = BLOCK(52, NONE), [DTYPE_TQ2_0] = BLOCK(64, NONE),
         [DTYPE_Q4_1] = BLOCK(0, 2), [DTYPE_IQ4_NL] = BLOCK(0, NONE), [DTYPE_IQ4_XS] = BLOCK(0, NONE),
-        [DTYPE_Q3_K] = BLOCK(108, NONE), [DTYPE_Q2_K] = BLOCK(80, 82),
+        [DTYPE_Q3_K] = BLOCK(108, NONE), [DTYPE_Q2_K] = BLOCK(80, 82), [DTYPE_GGUF_NVFP4] = BLOCK(NONE, NONE), /* all its scales are finite */
     };
     if ((t->dtype == DTYPE_OTHER && !is_exponents(t)) || t->dtype == DTYPE_I4 || t->dtype == DTYPE_F4 || t->dtype == DTYPE_I8) /* every code of these is a number */
         return 0;

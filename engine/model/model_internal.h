@@ -94,6 +94,8 @@ int model_take(const struct binder *b, const struct tensor **out, const char *pa
 int model_bind_scale(struct binder *b, struct weight_view *w, const char *part, const char *file);
 /* Takes the scales of an I8 matrix, one for each row, and its offsets, which must be 0. */
 int model_bind_row_scales(struct binder *b, struct weight_view *w, const char *part, const char *file);
+/* Takes the number that multiplies an NVFP4 matrix of a GGUF file. If there is none, it is 1. */
+int model_bind_tensor_scale(struct binder *b, struct weight_view *w, const char *part);
 /* Takes the scales of a matrix of packed codes. They stay in the file, because they are an eighth of the matrix. */
 int model_bind_groups(struct binder *b, struct weight_view *w, const char *part, const char *file);
 /* Takes the scales of a matrix of E2M1 codes. Their type tells NVFP4 (E4M3, one for each 16 weights of a row) from MXFP4 (a byte,

@@ -135,6 +135,14 @@ static int bind_tensor_scale(struct binder *b, struct weight_view *w, const char
     return vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %g, wanted a finite number above 0", t->file, name, (double)w->tensor_scale);
 }
 
+int model_bind_tensor_scale(struct binder *b, struct weight_view *w, const char *part)
+{
+    char name[TENSOR_MAX_NAME + 1];
+    snprintf(name, sizeof name, "%s%s.weight_scale_2", b->prefix, part);
+    w->tensor_scale = 1.0f;
+    return checkpoint_find(b->m->checkpoint, name) ? bind_tensor_scale(b, w, part) : VB_OK;
+}
+
 int model_bind_floats_of_4_bits(struct binder *b, struct weight_view *w, const char *part, const char *file)
 {
     char name[TENSOR_MAX_NAME + 1];

@@ -19,7 +19,7 @@ from make_tiny import write_safetensors
 TRUTH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "truth")
 SCALES = {"Q8_0": [0], "Q4_0": [0], "Q5_0": [0], "Q5_1": [0, 2], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "MXFP4": [],
           "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0], "IQ3_XXS": [0], "IQ3_S": [0], "IQ1_S": [0], "IQ1_M": [], "TQ1_0": [52], "TQ2_0": [64],
-          "Q4_1": [0, 2], "IQ4_NL": [0], "IQ4_XS": [0], "Q3_K": [108], "Q2_K": [80, 82]}  # where
+          "Q4_1": [0, 2], "IQ4_NL": [0], "IQ4_XS": [0], "Q3_K": [108], "Q2_K": [80, 82], "NVFP4": []}  # where
 CORNERS = [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x0400, 0x7BFF, 0xFBFF, 0x3C00]  # zeros, subnormal ones, the largest, 1
 
 
@@ -31,6 +31,9 @@ def blocks_of(kind, rng):
         blocks[:, 0] = rng.integers(0, 253, n)
         blocks[:7, 0] = [0, 1, 2, 252, 253, 254, 255]
         blocks[4:7, 1:] = rng.choice(np.array([0x00, 0x01, 0x10, 0x18, 0x81, 0x99, 0x90], np.uint8), (3, size - 1))
+    if kind.name == "NVFP4":  # no signs, which the package takes for parts of other numbers
+        blocks[:, :4] &= 0x7F
+        blocks[0, :4], blocks[1, :4] = [0, 1, 7, 8], [0x7F, 0x7E, 0x38, 9]
     for at in SCALES[kind.name]:
         scales = rng.integers(0, 0x7C00, n).astype(np.uint16) | rng.integers(0, 2, n).astype(np.uint16) << 15  # all finite
         scales[:len(CORNERS)] = rng.permutation(CORNERS)

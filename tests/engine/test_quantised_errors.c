@@ -330,6 +330,44 @@ TEST(a_weight_that_no_block_holds_is_named_where_it_is_stored)
         }
 }
 
+/* A number for the whole matrix; a number for each expert. */
+TEST(scales_of_nvfp4_matrices_that_are_wrong_are_refused)
+{
+    static const char list[] = "blk.1.ffn_down_exps.scale";
+    char dir[64], path[128], *bytes;
+    size_t size;
+    make_dir(dir);
+    snprintf(path, sizeof path, "%s/f.gguf", dir);
+    for (int i = 0; i < 3; i++) {
+        struct gguf *g;
+        vb_model *m;
+        write_quantised(dir, "f.gguf", (struct quantised_model){.name = "f", .types = {"NVFP4"}, .k_b = "NVFP4", .v_b = "NVFP4", .large = 1});
+        OK(vb_read_file(NULL, path, &bytes, &size, &err));
+        OK(gguf_parse(&g, bytes, size, "f", NULL, &err));
+        const struct gguf_tensor *t = gguf_find_tensor(g, "blk.0.attn_v_b.scale");
+        assert_non_null(t);
+        if (i == 0)
+            memset(bytes + ((const char *)t->data - bytes), 0, sizeof(float));
+        char *name = memmem(bytes, size, list, sizeof list - 1);
+        assert_true(name && name[sizeof list - 1 + 4] == 4);
+        if (i == 1)
+            name[sizeof list - 1 + 4] = 3; /* experts */
+        gguf_close(g);
+        write_file(dir, "f.gguf", bytes, size);
+        vb_free(NULL, bytes);
+        if (i == 2) {
+            OK(vb_model_open(&m, path, NULL, &err));
+            OK(model_check(m, NULL, NULL, &err));
+            vb_model_close(m);
+        } else {
+            REFUSED(vb_model_open(&m, path, NULL, &err), VB_BAD_CHECKPOINT,
+                    i ? "f.gguf: blk.1.ffn_down_exps.scale is not one F32 number for each expert"
+                      : "f.gguf: model.layers.0.self_attn.v_b_proj.weight_scale_2 is 0, wanted a finite number above 0");
+        }
+    }
+    remove_dir(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -338,6 +376,7 @@ int main(void)
         cmocka_unit_test(types_without_kernels_are_refused_by_name),
         cmocka_unit_test(a_scale_that_is_no_number_is_told_with_its_block),
         cmocka_unit_test(an_exponent_of_mxfp4_that_is_too_large_is_told_with_its_block),
+        cmocka_unit_test(scales_of_nvfp4_matrices_that_are_wrong_are_refused),
         cmocka_unit_test(a_scale_that_is_no_number_ends_the_run),
         cmocka_unit_test(a_weight_that_no_block_holds_is_named_where_it_is_stored),
     };

@@ -101,7 +101,7 @@ TEST(quantised_numbers_are_those_of_the_gguf_package)
     static const struct { const char *name; int64_t numbers; } types[] = {{"Q8_0", 32}, {"Q4_0", 32}, {"Q5_0", 32}, {"Q5_1", 32},
                                                                           {"Q4_K", 256}, {"Q5_K", 256}, {"Q6_K", 256}, {"MXFP4", 32},
                                                                           {"IQ2_XXS", 256}, {"IQ2_XS", 256}, {"IQ2_S", 256}, {"IQ3_XXS", 256}, {"IQ3_S", 256}, {"IQ1_S", 256}, {"IQ1_M", 256}, {"TQ1_0", 256}, {"TQ2_0", 256},
-        {"Q4_1", 32}, {"IQ4_NL", 32}, {"IQ4_XS", 256}, {"Q3_K", 256}, {"Q2_K", 256}};
+        {"Q4_1", 32}, {"IQ4_NL", 32}, {"IQ4_XS", 256}, {"Q3_K", 256}, {"Q2_K", 256}, {"NVFP4", 64}};
     vb_tensors *t = opened("golden/truth/blocks.safetensors");
     assert_string_equal(vb_tensors_metadata(t, "source"), "gguf 0.19.0");
     for (size_t i = 0; i < COUNT(types); i++) {

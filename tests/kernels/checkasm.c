@@ -33,7 +33,7 @@ const char *const kernel_names[KERNELS] = {
                          "matmul_mxfp4",
                          "matmul_iq2_xxs", "matmul_iq2_xs", "matmul_iq2_s", "matmul_iq3_xxs", "matmul_iq3_s", "matmul_iq1_s", "matmul_iq1_m",
                          "matmul_tq1_0", "matmul_tq2_0",
-                         "matmul_q4_1", "matmul_iq4_nl", "matmul_iq4_xs", "matmul_q3_k", "matmul_q2_k",
+                         "matmul_q4_1", "matmul_iq4_nl", "matmul_iq4_xs", "matmul_q3_k", "matmul_q2_k", "matmul_gguf_nvfp4",
                          "matmul_cache_q8", "matmul_q4_bf16", "matmul_nvfp4", "matmul_q8_f32",
     [FMA_ROWS_CACHE_Q8] = "fma_rows_cache_q8",
     [DOT] = "dot", [PACK] = "pack", [NARROW] = "narrow", [QUANTISE] = "quantise",

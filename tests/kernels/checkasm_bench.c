@@ -232,10 +232,6 @@ int bench(void)
         if (type != WEIGHT_CACHE_Q8)
             add_quantised((enum weight_type)type, 2048, 512, 512, 0);
     }
-    for (size_t T = 1; T <= 4; T += 3) { /* copies of I4 and I8 */
-        add_quantised(WEIGHT_Q4_BF16, 7168, 2048, T, 1);
-        add_quantised(WEIGHT_Q8_F32, 7168, 2048, T, 1);
-    }
     add(MATMUL, 576, 256, 16, 0); /* attention scores: 256 cached rows, 16 heads */
     for (int type = 0; type < WEIGHT_TYPES; type++)
         for (size_t T = 1; T <= 4; T += 3)

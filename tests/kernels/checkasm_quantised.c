@@ -12,7 +12,7 @@
 /* Where a block has its f16 scales; -1: no second one. */
 static const int scale_at[][2] = {{0, -1}, {0, -1}, {0, -1}, {0, 2}, {0, 2}, {0, 2}, {208, -1}, {-1, -1},
                                   {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {0, -1}, {-1, -1}, {52, -1}, {64, -1},
-    {0, 2}, {0, -1}, {0, -1}, {108, -1}, {80, 82}, {-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}};
+    {0, 2}, {0, -1}, {0, -1}, {108, -1}, {80, 82}, {-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}};
 
 /* f16 of the size of trained weights' scales; any finite one, zeros, subnormals and negative ones among them; anything */
 static uint16_t random_scale(enum scales scales)
@@ -55,6 +55,8 @@ void random_blocks(unsigned char *out, enum weight_type type, enum scales scales
             float d = f16_to_f32(random_scale(scales)) * (scales == UNIT_SCALES ? 1.0f : 0x1.8p-30f);
             memcpy(out, (char *)&d + 2, 2);
         }
+        for (int s = 0; type == WEIGHT_GGUF_NVFP4 && s < 4; s++)
+            out[s] = scales == UNIT_SCALES ? 0x40 : scales == ORDINARY_SCALES ? (unsigned char)(8 + below(119)) : (unsigned char)rng();
         for (int half = 0; type == WEIGHT_NVFP4 && half < 2; half++) {
             unsigned char sign = scales == FINITE_SCALES && below(8) == 0 ? 128 : 0;
             out[half] = scales == UNIT_SCALES       ? 0x40 /* 2 */

@@ -139,6 +139,13 @@ static struct weight weight_of(const struct weight_view *view, const unsigned ch
         w.scale = bits_to_f32((uint32_t)b[0] << 16 | (uint32_t)b[1] << 24);
         w.q = small_code(b + 2, i, 0) - 8;
         break;
+    case WEIGHT_GGUF_NVFP4: { /* dequantize_row_nvfp4 */
+        unsigned code = (unsigned)nibble(b + 4, i / 16 * 8 + i % 8, i % 16 >= 8), s = b[i / 16] & 127;
+        static const int doubled[8] = {0, 1, 2, 3, 4, 6, 8, 12};
+        w.scale = (double)(float)((s == 127 ? 0 : e4m3((unsigned char)s) / 2) * (double)view->tensor_scale);
+        w.q = code & 8 ? -doubled[code & 7] : doubled[code & 7];
+        break;
+    }
     case WEIGHT_NVFP4:
     case WEIGHT_MXFP4: { /* OCP Microscaling Formats: E8M0, then E2M1 with bias 1; twice the latter is an integer */
         unsigned code = (unsigned)small_code(b + (type == WEIGHT_MXFP4 ? 1 : 2), i, 0), exponent = code >> 1 & 3, fraction = code & 1;

@@ -472,6 +472,29 @@ static void gathered_rows_are_the_rows_of_the_matrix(void **state)
     }
 }
 
+/* Scales of a whole matrix are kept. */
+static void gathered_rows_have_the_scale_of_their_matrix(void **state)
+{
+    static const enum weight_type types[] = {WEIGHT_NVFP4, WEIGHT_GGUF_NVFP4};
+    static const int32_t rows[] = {2, 0};
+    uint64_t seed = 78;
+    (void)state;
+    for (size_t t = 0; t < COUNT(types); t++) {
+        unsigned char data[3 * 36], *copied = guarded(2 * 36);
+        float want[64], have[64];
+        for (size_t i = 0; i < sizeof data; i++)
+            data[i] = (unsigned char)(next_random(&seed) % 120);
+        struct weight_view w = {.type = types[t], .data = data, .rows = 3, .cols = 64, .stride = 64, .tensor_scale = 1.375f, .divides = (int)t == 0};
+        struct weight_view copy = weight_gather(copied, &w, rows, COUNT(rows));
+        for (size_t i = 0; i < COUNT(rows); i++) {
+            decode_weights(want, &w, (size_t)rows[i], 0, 64);
+            decode_weights(have, &copy, i, 0, 64);
+            assert_memory_equal(have, want, sizeof want);
+            assert_true(want[5] != 0 || want[6] != 0 || want[7] != 0);
+        }
+    }
+}
+
 #define T(name) cmocka_unit_test_teardown(name, release_all)
 
 int main(void)
@@ -494,7 +517,7 @@ int main(void)
         T(yarn_keeps_fast_waves_stretches_slow_ones_and_blends_between),
         T(rope_rotates_pairs_or_halves_in_place_and_touches_nothing_else),
         T(rope_is_within_its_bound_of_the_formula),
-        T(gathered_rows_are_the_rows_of_the_matrix),
+        T(gathered_rows_are_the_rows_of_the_matrix), T(gathered_rows_have_the_scale_of_their_matrix),
     };
     return cmocka_run_group_tests_name("checkops_linear", tests, NULL, NULL);
 }

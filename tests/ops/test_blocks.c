@@ -31,7 +31,7 @@ static const struct { const char *name; enum dtype dtype; int numbers, minimums;
     {"TQ1_0", DTYPE_TQ1_0, 256, 0},
     {"TQ2_0", DTYPE_TQ2_0, 256, 0},
     {"Q4_1", DTYPE_Q4_1, 32, 1},  {"IQ4_NL", DTYPE_IQ4_NL, 32, 0}, {"IQ4_XS", DTYPE_IQ4_XS, 256, 0},
-    {"Q3_K", DTYPE_Q3_K, 256, 0}, {"Q2_K", DTYPE_Q2_K, 256, 1},
+    {"Q3_K", DTYPE_Q3_K, 256, 0}, {"Q2_K", DTYPE_Q2_K, 256, 1}, {"NVFP4", DTYPE_GGUF_NVFP4, 64, 0},
 };
 
 static void check_bits(const char *what, size_t i, double have, float want)
@@ -55,7 +55,7 @@ TEST(every_quantised_type_decodes_to_the_numbers_of_the_gguf_package)
         const float *want = golden_data(&g, types[k].name, &count);
         struct matrix w = {.tensor = &t, .rows = (int)count / types[k].numbers, .cols = types[k].numbers};
         struct weight_view view = {.type = (enum weight_type)t.dtype, .data = t.data, .rows = (size_t)w.rows,
-                                   .cols = (size_t)w.cols, .stride = (size_t)w.cols};
+                                   .cols = (size_t)w.cols, .stride = (size_t)w.cols, .tensor_scale = 1.0f};
         assert_true(w.rows >= 12);
         for (int i = 0; i < w.rows; i++) {
             ref_row(&w, i, row);

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-const struct block_type block_types[17] = {
+const struct block_type block_types[18] = {
     {"F32", 0, 1, 4, 0, 0, 0, 0},
     {"F16", 1, 1, 2, 0, 0, 0, 0},
     {"BF16", 30, 1, 2, 0, 0, 0, 0},
@@ -23,6 +23,7 @@ const struct block_type block_types[17] = {
     {"IQ4_XS", 23, 256, 136, 0, 0, 1300, 0},
     {"Q3_K", 11, 256, 110, 108, 0, 43, 0},
     {"Q2_K", 10, 256, 84, 80, 82, 18, 1.5},
+    {"NVFP4", 40, 64, 36, 0, 0, 5.9, 0},
 };
 
 static const struct block_type *block_type(const char *name)
@@ -61,6 +62,9 @@ static char *random_numbers(const struct block_type *t, size_t n, double size, u
         double x = uniform(seed), d = size / t->spread * (1 + x / 2) * (next_random(seed) % 8 ? 1 : -1);
         if (t->numbers == 1)
             store(b, t, x * size * 1.7);
+        else if (t->bytes == 36)
+            for (int s = 0; s < 4; s++) /* 1 to 4 */
+                b[s] = (char)(0x38 + next_random(seed) % 16);
         else if (t->bytes == 17)
             *b = (char)(128 + lrint(log2(fabs(d))));
         else
@@ -85,6 +89,16 @@ static void put_random(struct gguf_writer *w, struct quantised_model *q, const c
     snprintf(whole, sizeof whole, "%s%s.weight", prefix, name);
     tensor(w, whole, t->type, ndim, extents, numbers, bytes);
     free(numbers);
+    if (t->bytes == 36) { /* each expert has a number */
+        float totals[16];
+        size_t count = strstr(name, "_exps") ? extents[0] : 1;
+        for (size_t i = 0; i < count; i++)
+            totals[i] = (float)(size / t->spread * (1 + uniform(&q->seed) / 2));
+        snprintf(whole, sizeof whole, "%s%s.scale", prefix, name);
+        put_vector(w, "", whole, totals, count);
+        snprintf(whole, sizeof whole, "%s%s.input_scale", prefix, name);
+        put_vector(w, "", whole, totals, count);
+    }
 }
 
 /* A matrix [rows, cols] of a linear layer. E > 0: those of so many experts, in one tensor. */
