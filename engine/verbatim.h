@@ -2,7 +2,8 @@
  *
  * Programs include only this header. This header includes the others: verbatim_text.h (tokenizers, chat templates),
  * verbatim_model.h (facts about a model, conventions, GGUF files), verbatim_routes.h (which experts tokens take),
- * verbatim_batch.h (many sequences at once), verbatim_files.h (saved sessions) and verbatim_tensors.h (files of tensors).
+ * verbatim_batch.h (many sequences at once), verbatim_files.h (saved sessions), verbatim_tensors.h (files of tensors) and
+ * verbatim_ranks.h (one model in several processes).
  *
  * There are two main objects. A *model* is read-only once it is open, and threads may share it. A *session* is one
  * sequence of tokens with its KV caches. A program can append tokens to a session, truncate it, let it generate more
@@ -20,8 +21,8 @@
  * Verbatim promises the same bits. Take two runs with the same checkpoint, prompt, precision, cache type, sampling options
  * and seed, and the same forced routes, if there are any.
  * For each token, both runs compute logits with the same bits, so both choose the same token. The runs may differ in
- * draft method, draft length, number of sequences in a pass, size of prefill chunks, number of threads and instruction
- * set.
+ * draft method, draft length, number of sequences in a pass, size of prefill chunks, number of threads, instruction
+ * set, and number of processes that compute the model together (verbatim_ranks.h).
  *
  * Stack size: a function that computes (generate, evaluate, prefill, draft, a step of a batch) needs 64 KB of the
  * calling thread's stack, plus the stack that callbacks use. A function that opens, loads or saves something, or
