@@ -1,8 +1,15 @@
-/* ops/weights.h -- the size of weight matrices in bytes, and views of some of their rows. */
+/* ops/weights.h -- the size of weight matrices in bytes, names of their types, and views of some of their rows. */
 #ifndef VB_WEIGHTS_H
 #define VB_WEIGHTS_H
 
 #include "simd/quantised.h"
+
+/* Returns the name of a type as files have it, such as "BF16". */
+static inline const char *weight_type_name(enum weight_type type)
+{
+    static const char *const names[WEIGHT_TYPES] = {"F32", "F16", "BF16", "F8_E4M3", "I4", "F4", "I8"};
+    return weight_is_quantised(type) ? quantised_format(type)->name : names[type];
+}
 
 /* Returns the bytes of `count` weights, for types that are not quantised. For I4 and F4, `count` is even. */
 static inline size_t weight_type_bytes(enum weight_type type, size_t count)

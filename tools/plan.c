@@ -252,7 +252,7 @@ static void print_types(const struct planned *p)
     printf("%s: ", p->from_config ? "layers, types assumed" : "layers");
     for (int type = 0; type < WEIGHT_KINDS; type++)
         if (t.bytes[type] > 0) {
-            printf("%s%s %.3f GB", comma, read_type_name((enum weight_type)type), t.bytes[type] / 1e9);
+            printf("%s%s %.3f GB", comma, weight_type_name((enum weight_type)type), t.bytes[type] / 1e9);
             comma = ", ";
         }
     putchar('\n');
@@ -316,7 +316,7 @@ static json_t *types_json(const struct planned *p)
     json_t *types = json_object();
     for (int type = 0; type < WEIGHT_KINDS; type++)
         if (t.bytes[type] > 0)
-            json_object_set_new(types, read_type_name((enum weight_type)type), json_integer(whole(t.bytes[type])));
+            json_object_set_new(types, weight_type_name((enum weight_type)type), json_integer(whole(t.bytes[type])));
     return types;
 }
 

@@ -8,32 +8,35 @@
 
 #define NAME_ROOM 96
 
-struct shapes {
-    const struct config *c;
-    enum dtype linear, mlp, routed; /* the types of linear layers; of MLPs in main layers; of the routed experts among these */
-    size_t group;             /* F4: weights with one scale */
-    struct tensor *list;
-    char (*names)[NAME_ROOM]; /* names[i] is the name of list[i] */
-    size_t count, room;       /* without `list`, tensors are only counted */
-    char prefix[64];          /* of the current layer, such as "model.layers.3." */
-};
-
-/* What is stored in 4 bits, of files of Kimi (INT4), NVIDIA (NVFP4) and AMD (MXFP4). */
-static const struct shape_type {
+/* The types of linear layers; of the MLPs of main layers; and of the routed experts among these. What is stored in 4 bits, of files of
+ * Kimi (INT4), NVIDIA (NVFP4) and AMD (MXFP4). */
+static const struct shape_types {
     const char *name;
     enum dtype linear, mlp, routed;
-    size_t group;
-} types[] = {{"f32", DTYPE_F32, DTYPE_F32, DTYPE_F32, 0},       {"bf16", DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, 0},
-             {"fp8", DTYPE_F8_E4M3, DTYPE_F8_E4M3, DTYPE_F8_E4M3, 0}, {"int8", DTYPE_I8, DTYPE_I8, DTYPE_I8, 0},
-             {"int4", DTYPE_BF16, DTYPE_BF16, DTYPE_I4, 0},     {"nvfp4", DTYPE_BF16, DTYPE_F4, DTYPE_F4, 16},
-             {"mxfp4", DTYPE_BF16, DTYPE_F4, DTYPE_F4, 32},     {"q8_0", DTYPE_Q8_0, DTYPE_Q8_0, DTYPE_Q8_0, 0},
-             {"q4_0", DTYPE_Q4_0, DTYPE_Q4_0, DTYPE_Q4_0, 0}};
+    size_t group; /* F4: the number of weights that share a scale */
+} all_types[] = {{"f32", DTYPE_F32, DTYPE_F32, DTYPE_F32, 0},
+                 {"bf16", DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, 0},
+                 {"fp8", DTYPE_F8_E4M3, DTYPE_F8_E4M3, DTYPE_F8_E4M3, 0},
+                 {"int8", DTYPE_I8, DTYPE_I8, DTYPE_I8, 0},
+                 {"int4", DTYPE_BF16, DTYPE_BF16, DTYPE_I4, 0},
+                 {"nvfp4", DTYPE_BF16, DTYPE_F4, DTYPE_F4, 16},
+                 {"mxfp4", DTYPE_BF16, DTYPE_F4, DTYPE_F4, 32},
+                 {"q8_0", DTYPE_Q8_0, DTYPE_Q8_0, DTYPE_Q8_0, 0},
+                 {"q4_0", DTYPE_Q4_0, DTYPE_Q4_0, DTYPE_Q4_0, 0}};
+
+struct shapes {
+    const struct config *c;
+    const struct shape_types *types;
+    struct tensor *list;      /* NULL: tensors are only counted */
+    char (*names)[NAME_ROOM]; /* names[i] is the name of list[i] */
+    size_t count;
+    char prefix[64];          /* of the current layer, such as "model.layers.3." */
+};
 
 /* ---- adding tensors ---- */
 
 static void add(struct shapes *s, const char *part, const char *suffix, enum dtype dtype, int ndim, size_t rows, size_t cols)
 {
-    static const char *const names[] = {"F32", "F16", "BF16", "F8_E4M3", "I4", "F4", "I8"};
     if (s->list) {
         struct tensor *t = &s->list[s->count];
         *t = (struct tensor){.name = s->names[s->count], .dtype = dtype, .ndim = ndim, .shape = {(int64_t)rows, (int64_t)cols}, .file = "config.json"};
@@ -41,7 +44,7 @@ static void add(struct shapes *s, const char *part, const char *suffix, enum dty
         if (dtype != DTYPE_OTHER) {
             struct weight_view w = {.type = (enum weight_type)dtype, .rows = rows, .cols = ndim > 1 ? cols : 1};
             t->bytes = weight_bytes(&w);
-            snprintf(t->dtype_name, sizeof t->dtype_name, "%s", dtype_is_quantised(dtype) ? quantised_format(w.type)->name : names[dtype]);
+            snprintf(t->dtype_name, sizeof t->dtype_name, "%s", weight_type_name(w.type));
         }
     }
     s->count++;
@@ -68,10 +71,10 @@ static void add_scales(struct shapes *s, const char *part, enum dtype dtype, siz
     } else if (dtype == DTYPE_I4) {
         add(s, part, ".weight_scale", DTYPE_BF16, 2, rows, cols / QUANTISED_GROUP);
         other(s, part, ".weight_shape", "I64", 1, 2, 0);
-    } else if (dtype == DTYPE_F4 && s->group == QUANTISED_GROUP) {
-        other(s, part, ".weight_scale", "U8", 2, rows, cols / s->group);
+    } else if (dtype == DTYPE_F4 && s->types->group == QUANTISED_GROUP) {
+        other(s, part, ".weight_scale", "U8", 2, rows, cols / s->types->group);
     } else if (dtype == DTYPE_F4) {
-        add(s, part, ".weight_scale", DTYPE_F8_E4M3, 2, rows, cols / s->group);
+        add(s, part, ".weight_scale", DTYPE_F8_E4M3, 2, rows, cols / s->types->group);
         add(s, part, ".weight_scale_2", DTYPE_F32, 0, 1, 0);
     }
 }
@@ -85,7 +88,7 @@ static void matrix(struct shapes *s, const char *part, enum dtype dtype, size_t 
 }
 
 /* Returns the type of output heads and of eh_proj, which published files with FP8 and INT8 leave in BF16. */
-static enum dtype outside(const struct shapes *s) { return s->linear == DTYPE_F8_E4M3 || s->linear == DTYPE_I8 ? DTYPE_BF16 : s->linear; }
+static enum dtype outside(const struct shapes *s) { return s->types->linear == DTYPE_F8_E4M3 || s->types->linear == DTYPE_I8 ? DTYPE_BF16 : s->types->linear; }
 
 /* ---- the tensors of a layer ---- */
 
@@ -93,35 +96,35 @@ static enum dtype outside(const struct shapes *s) { return s->linear == DTYPE_F8
 static void add_heads(struct shapes *s)
 {
     const struct dims *k = &s->c->dims;
-    if (!dtype_is_quantised(s->linear) || k->n % QUANTISED_GROUP || k->c % QUANTISED_GROUP) {
-        matrix(s, "self_attn.kv_b_proj", dtype_is_quantised(s->linear) ? DTYPE_BF16 : s->linear, k->H * (k->n + k->v), k->c);
+    if (!dtype_is_quantised(s->types->linear) || k->n % QUANTISED_GROUP || k->c % QUANTISED_GROUP) {
+        matrix(s, "self_attn.kv_b_proj", dtype_is_quantised(s->types->linear) ? DTYPE_BF16 : s->types->linear, k->H * (k->n + k->v), k->c);
         return;
     }
-    matrix(s, "self_attn.k_b_proj_transposed", s->linear, k->H * k->c, k->n);
-    matrix(s, "self_attn.v_b_proj", s->linear, k->H * k->v, k->c);
+    matrix(s, "self_attn.k_b_proj_transposed", s->types->linear, k->H * k->c, k->n);
+    matrix(s, "self_attn.v_b_proj", s->types->linear, k->H * k->v, k->c);
 }
 
 static void add_attention(struct shapes *s, int layer)
 {
     const struct dims *k = &s->c->dims;
     if (k->q) {
-        matrix(s, "self_attn.q_a_proj", s->linear, k->q, k->d);
+        matrix(s, "self_attn.q_a_proj", s->types->linear, k->q, k->d);
         vector(s, "self_attn.q_a_layernorm.weight", DTYPE_BF16, k->q);
-        matrix(s, "self_attn.q_b_proj", s->linear, k->H * (k->n + k->r), k->q);
+        matrix(s, "self_attn.q_b_proj", s->types->linear, k->H * (k->n + k->r), k->q);
     } else {
-        matrix(s, "self_attn.q_proj", s->linear, k->H * (k->n + k->r), k->d);
+        matrix(s, "self_attn.q_proj", s->types->linear, k->H * (k->n + k->r), k->d);
     }
-    matrix(s, "self_attn.kv_a_proj_with_mqa", s->linear, k->c + k->r, k->d);
+    matrix(s, "self_attn.kv_a_proj_with_mqa", s->types->linear, k->c + k->r, k->d);
     vector(s, "self_attn.kv_a_layernorm.weight", DTYPE_BF16, k->c);
     add_heads(s);
     if (s->c->index_topk && !config_layer_is_shared(s->c, layer)) {
-        matrix(s, "self_attn.indexer.wq_b", s->linear, k->index_heads * k->index_dim, k->q);
-        matrix(s, "self_attn.indexer.wk", s->linear, k->index_dim, k->d);
+        matrix(s, "self_attn.indexer.wq_b", s->types->linear, k->index_heads * k->index_dim, k->q);
+        matrix(s, "self_attn.indexer.wk", s->types->linear, k->index_dim, k->d);
         vector(s, "self_attn.indexer.k_norm.weight", DTYPE_BF16, k->index_dim);
         vector(s, "self_attn.indexer.k_norm.bias", DTYPE_BF16, k->index_dim);
         matrix(s, "self_attn.indexer.weights_proj", DTYPE_BF16, k->index_heads, k->d);
     }
-    matrix(s, "self_attn.o_proj", s->linear, k->d, k->H * k->v);
+    matrix(s, "self_attn.o_proj", s->types->linear, k->d, k->H * k->v);
 }
 
 static void add_mlp(struct shapes *s, const char *part, enum dtype dtype, size_t width)
@@ -144,10 +147,10 @@ static void add_moe(struct shapes *s, int is_main)
         vector(s, "mlp.gate.e_score_correction_bias", DTYPE_F32, k->E);
     for (size_t e = 0; e < k->E; e++) {
         snprintf(part, sizeof part, "mlp.experts.%zu", e);
-        add_mlp(s, part, is_main ? s->routed : s->linear, k->expert);
+        add_mlp(s, part, is_main ? s->types->routed : s->types->linear, k->expert);
     }
     if (k->shared)
-        add_mlp(s, "mlp.shared_experts", is_main ? s->mlp : s->linear, k->expert * k->shared);
+        add_mlp(s, "mlp.shared_experts", is_main ? s->types->mlp : s->types->linear, k->expert * k->shared);
 }
 
 static void add_layer(struct shapes *s, int layer)
@@ -161,7 +164,7 @@ static void add_layer(struct shapes *s, int layer)
     if (config_layer_is_moe(s->c, layer))
         add_moe(s, is_main);
     else
-        add_mlp(s, "mlp", is_main ? s->mlp : s->linear, s->c->dims.dense);
+        add_mlp(s, "mlp", is_main ? s->types->mlp : s->types->linear, s->c->dims.dense);
     if (is_main)
         return;
     vector(s, "enorm.weight", DTYPE_BF16, d);
@@ -191,15 +194,12 @@ static void add_all(struct shapes *s)
 static int choose_types(struct shapes *s, struct config *c, const char *type, vb_error *err)
 {
     const char *own = c->fp8 ? "fp8" : c->int8 ? "int8" : c->int4 ? "int4" : c->fp4_group == 16 ? "nvfp4" : c->fp4_group ? "mxfp4" : "bf16";
-    const struct shape_type *t = types, *end = types + sizeof types / sizeof *types;
+    const struct shape_types *t = all_types, *end = all_types + sizeof all_types / sizeof *all_types;
     while (t < end && strcmp(t->name, type ? type : own))
         t++;
     if (t == end)
         return vb_fail(err, VB_BAD_ARGUMENT, "the type of the weights is %s, wanted f32, bf16, fp8, int8, int4, nvfp4, mxfp4, q8_0 or q4_0", type);
-    s->linear = t->linear;
-    s->mlp = t->mlp;
-    s->routed = t->routed;
-    s->group = t->group;
+    s->types = t;
     if (t->linear == DTYPE_F8_E4M3 && !c->fp8)
         c->fp8_block_rows = c->fp8_block_cols = 128;
     c->fp8 = t->linear == DTYPE_F8_E4M3;

@@ -1,7 +1,5 @@
 #include "engine/pass/reads.h"
 
-#include "ops/weights.h"
-
 static void one(read_sink each, void *context, enum pass_part part, enum read_split split, const struct weight_view *w, int exact)
 {
     struct read r = {.part = part, .split = split, .w = *w, .exact = exact};
@@ -55,12 +53,6 @@ void reads_of_layer(const struct config *c, const struct layer *l, read_sink eac
     of_mlp(&l->moe.experts[0], PART_EXPERTS, 1, each, context);
     if (c->n_shared_experts)
         of_mlp(&l->moe.shared_experts, PART_EXPERTS, 0, each, context);
-}
-
-const char *read_type_name(enum weight_type type)
-{
-    static const char *const names[WEIGHT_TYPES] = {"F32", "F16", "BF16", "F8_E4M3", "I4", "F4", "I8"};
-    return type < WEIGHT_TYPES ? names[type] : quantised_format(type)->name;
 }
 
 double read_bytes(const struct weight_view *w, size_t rows)

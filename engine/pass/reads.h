@@ -4,6 +4,7 @@
 #define VB_READS_H
 
 #include "engine/pass/forward.h"
+#include "ops/weights.h"
 
 /* How a matrix is divided if many machines compute one model (docs/RANKS.md): not at all, by attention heads, or by rows. */
 enum read_split { READ_WHOLE, READ_BY_HEADS, READ_BY_ROWS };
@@ -25,9 +26,6 @@ void reads_of_heads(const struct config *c, const struct mla *a, read_sink each,
 /* Returns the bytes of `rows` rows of a matrix, with their scales. `rows` is a multiple of 16, or all rows. An FP8 scale is divided among the
  * rows of its block. */
 double read_bytes(const struct weight_view *w, size_t rows);
-
-/* Returns the name of a type of weights, such as "BF16". */
-const char *read_type_name(enum weight_type type);
 
 /* Returns whether the rows of a layer attend to chosen tokens only (index_topk of them) if there are `depth` tokens. */
 int reads_chosen(const struct config *c, const struct mla *a, double depth);

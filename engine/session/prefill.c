@@ -7,7 +7,7 @@
 
 #include "ops/onednn.h"
 #include "engine/base/numbers.h"
-#include "simd/quantised.h"
+#include "ops/weights.h"
 
 /* ---- kinds ---- */
 
@@ -34,12 +34,10 @@ struct check {
 
 static int check_matrix(const struct check *k, const struct weight_view *w, const char *name)
 {
-    static const char *const types[WEIGHT_TYPES] = {"F32", "F16", "BF16", "F8_E4M3", "I4", "F4", "I8"};
-    const char *type = weight_is_quantised(w->type) ? quantised_format(w->type)->name : types[w->type];
     if (!w->rows || (w->type == k->type && (w->type == WEIGHT_BF16 || w->type == WEIGHT_F32)))
         return VB_OK;
     return vb_fail(k->err, VB_UNSUPPORTED, "%s: %s of layer %d is %s; prefill onednn wants all weights BF16, as precision bf16 makes them, or all F32",
-                   k->dir, name, k->layer, type);
+                   k->dir, name, k->layer, weight_type_name(w->type));
 }
 
 static int check_mlp(const struct check *k, const struct mlp *m)
