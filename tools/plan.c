@@ -14,7 +14,7 @@ struct planned {
     struct cli *c;
     struct model *m;
     int from_config;       /* whether the types of the weights are assumed, because there are only shapes */
-    struct plan_split split;
+    struct op_ranks ranks; /* who has which rows */
     uint64_t before[MOST_RANKS + 1];
     double bandwidth[MOST_RANKS], net, latency; /* bytes per second, bytes per second, seconds */
     int is_timed;          /* whether these are known */
@@ -55,10 +55,10 @@ static int read_shares(struct planned *p)
     int given = c->ranks_weights ? numbers_of(c, "--ranks-weights", c->ranks_weights, weights, MOST_RANKS, 0, 0) : 0;
     if (given < 0)
         return EXIT_USAGE;
-    p->split = (struct plan_split){c->ranks ? (int)c->ranks : given ? given : 1, p->before};
-    if (given && given != p->split.count)
-        return cli_fail(c, EXIT_USAGE, "--ranks is %d, and --ranks-weights has %d numbers", p->split.count, given);
-    for (int r = 0; r < p->split.count; r++) {
+    p->ranks = (struct op_ranks){.count = c->ranks ? (int)c->ranks : given ? given : 1, .before = p->before};
+    if (given && given != p->ranks.count)
+        return cli_fail(c, EXIT_USAGE, "--ranks is %d, and --ranks-weights has %d numbers", p->ranks.count, given);
+    for (int r = 0; r < p->ranks.count; r++) {
         if (given && (weights[r] != floor(weights[r]) || weights[r] > 1e6))
             return cli_fail(c, EXIT_USAGE, "--ranks-weights is %s, wanted integers of at most 1000000", c->ranks_weights);
         p->before[r + 1] = p->before[r] + (given ? (uint64_t)weights[r] : 1);
@@ -69,7 +69,7 @@ static int read_shares(struct planned *p)
 static int read_machine(struct planned *p)
 {
     const struct cli *c = p->c;
-    int N = p->split.count, given = c->bandwidth ? numbers_of(c, "--bandwidth", c->bandwidth, p->bandwidth, MOST_RANKS, 0, 0) : 0;
+    int N = p->ranks.count, given = c->bandwidth ? numbers_of(c, "--bandwidth", c->bandwidth, p->bandwidth, MOST_RANKS, 0, 0) : 0;
     if (given < 0)
         return EXIT_USAGE;
     p->is_timed = given > 0;
@@ -141,7 +141,7 @@ static struct plan_cost sum(struct plan_cost a, struct plan_cost b, double times
 static void set_times(const struct planned *p, struct plan_times *t)
 {
     t->seconds = -1;
-    for (int r = 0; r < p->split.count; r++) {
+    for (int r = 0; r < p->ranks.count; r++) {
         double memory = t->of[r].read / p->bandwidth[r], network = t->of[r].received / p->net, latency = t->of[r].gathers * p->latency;
         if (memory + network + latency > t->seconds) {
             t->slowest = r;
@@ -161,11 +161,11 @@ struct plan_round {
 
 static void compute(const struct planned *p, struct plan_round *o)
 {
-    for (int r = 0; r < p->split.count; r++) {
-        o->plain.of[r] = plan_target(p->m, &p->split, r, 1, p->context, 1);
-        o->verify.of[r] = plan_target(p->m, &p->split, r, p->drafts + 1, p->context, p->drafts + 1);
+    for (int r = 0; r < p->ranks.count; r++) {
+        o->plain.of[r] = plan_target(p->m, &p->ranks, r, 1, p->context, 1);
+        o->verify.of[r] = plan_target(p->m, &p->ranks, r, p->drafts + 1, p->context, p->drafts + 1);
         if (p->m->num_mtp && p->drafts)
-            o->draft.of[r] = sum(plan_module(p->m, &p->split, r, p->tokens, p->context), plan_module(p->m, &p->split, r, 1, p->context), p->drafts - 1);
+            o->draft.of[r] = sum(plan_module(p->m, &p->ranks, r, p->tokens, p->context), plan_module(p->m, &p->ranks, r, 1, p->context), p->drafts - 1);
         o->all.of[r] = sum(o->verify.of[r], o->draft.of[r], 1);
     }
     set_times(p, &o->plain);
@@ -200,11 +200,11 @@ static struct types types_of(const struct planned *p)
     return t;
 }
 
-static double share_of(const struct planned *p, int r) { return (double)(p->before[r + 1] - p->before[r]) / (double)p->before[p->split.count]; }
+static double share_of(const struct planned *p, int r) { return (double)(p->before[r + 1] - p->before[r]) / (double)p->before[p->ranks.count]; }
 
 static struct plan_memory memory_of(const struct planned *p, int r)
 {
-    return plan_memory(p->m, &p->split, r, p->context, p->drafts && p->m->num_mtp);
+    return plan_memory(p->m, &p->ranks, r, p->context, p->drafts && p->m->num_mtp);
 }
 
 static double all_of(const struct plan_memory *m) { return m->own + m->whole + m->cache; }
@@ -213,7 +213,7 @@ static double all_of(const struct plan_memory *m) { return m->own + m->whole + m
 static int first_shown(const struct planned *p)
 {
     int first = 0;
-    for (int r = 1; !p->c->ranks_weights && r < p->split.count; r++) {
+    for (int r = 1; !p->c->ranks_weights && r < p->ranks.count; r++) {
         struct plan_memory a = memory_of(p, r), b = memory_of(p, first);
         if (all_of(&a) > all_of(&b))
             first = r;
@@ -225,7 +225,7 @@ static void print_memory(const struct planned *p)
 {
     int equal = !p->c->ranks_weights, first = first_shown(p);
     printf("\n%-26s %8s %10s %12s %8s %10s\n", "memory, GB", "share", "own rows", "on each rank", "cache", "all");
-    for (int r = first; r < (equal ? first + 1 : p->split.count); r++) {
+    for (int r = first; r < (equal ? first + 1 : p->ranks.count); r++) {
         struct plan_memory m = memory_of(p, r);
         char name[40] = "each rank, at most";
         if (!equal)
@@ -264,7 +264,7 @@ static void print_all(const struct planned *p, const struct plan_round *r)
     const struct config *c = &p->m->config;
     char name[40];
     printf("%s, %d layers, MTP modules: %d, precision %s, cache %s, %.0f tokens, %d rank%s\n", c->architecture, c->num_hidden_layers, p->m->num_mtp,
-           precisions[c->precision], cache_type_name(c->cache_type), p->context, p->split.count, p->split.count > 1 ? "s" : "");
+           precisions[c->precision], cache_type_name(c->cache_type), p->context, p->ranks.count, p->ranks.count > 1 ? "s" : "");
     print_types(p);
     print_memory(p);
     printf("\n%-26s %8s %7s %11s %11s", "passes", "read GB", "gathers", "gathered MB", "received MB");
@@ -301,7 +301,7 @@ static json_t *pass_json(const struct planned *p, const struct plan_times *t, do
 static json_t *ranks_json(const struct planned *p, const struct plan_times *plain)
 {
     json_t *ranks = json_array();
-    for (int r = 0; r < p->split.count; r++) {
+    for (int r = 0; r < p->ranks.count; r++) {
         struct plan_memory m = memory_of(p, r);
         json_array_append_new(ranks, json_pack("{s:f,s:I,s:I,s:I,s:I,s:I,s:I}", "share", share_of(p, r), "own_bytes", whole(m.own), "whole_bytes",
                                                whole(m.whole), "cache_bytes", whole(m.cache), "bytes", whole(all_of(&m)), "read_bytes",
@@ -322,7 +322,7 @@ static json_t *types_json(const struct planned *p)
 
 static int print_json(const struct planned *p, const struct plan_round *r)
 {
-    struct plan_cost layers = plan_target(p->m, &p->split, 0, 1, p->context, 0);
+    struct plan_cost layers = plan_target(p->m, &p->ranks, 0, 1, p->context, 0);
     json_t *o = json_pack("{s:s,s:b,s:o,s:I,s:o,s:{s:I,s:I},s:o}", "architecture", p->m->config.architecture, "types_assumed", p->from_config,
                           "types", types_json(p), "context", whole(p->context), "ranks", ranks_json(p, &r->plain), "layers", "gathers",
                           whole(layers.gathers), "gathered_bytes", whole(layers.gathered), "token", pass_json(p, &r->plain, 1));

@@ -2,13 +2,12 @@
 
 #include <math.h>
 
+#include "ops/attention.h"
 #include "ops/linear.h"
-
-#define ROW_UNIT 32 /* rows are divided in units of so many, attention heads in units of head_unit */
 
 struct planning {
     const struct model *m;
-    const struct plan_split *s;
+    const struct op_ranks *ranks;
     int rank;
     const struct mla *mla; /* of the present layer */
     double rows, depth;
@@ -18,33 +17,22 @@ struct planning {
 
 /* ---- who has which rows ---- */
 
-static size_t cut(const struct plan_split *s, int rank, size_t count, size_t unit)
-{
-    size_t units = (count + unit - 1) / unit, at = (size_t)(units * s->before[rank] / s->before[s->count]) * unit;
-    return at < count ? at : count;
-}
-
 static size_t own(const struct planning *p, size_t count, size_t unit)
 {
-    return cut(p->s, p->rank + 1, count, unit) - cut(p->s, p->rank, count, unit);
+    struct op_share share = op_share_of(p->ranks, p->rank, count, unit);
+    return share.end - share.begin;
 }
 
-/* A unit of heads has values whose number is a multiple of 32. */
-static size_t head_unit(const struct config *c)
+static size_t own_heads(const struct planning *p)
 {
-    size_t unit = 1;
-    while (unit * c->dims.v % ROW_UNIT)
-        unit *= 2;
-    return unit;
+    return own(p, p->m->config.dims.H, attention_head_unit(p->m->config.dims.v));
 }
-
-static size_t own_heads(const struct planning *p) { return own(p, p->m->config.dims.H, head_unit(&p->m->config)); }
 
 static double own_bytes(const struct planning *p, const struct read *r)
 {
     size_t H = p->m->config.dims.H;
     return read_bytes(&r->w, r->split == READ_WHOLE ? r->w.rows : r->split == READ_BY_HEADS ? own_heads(p) * (r->w.rows / H)
-                                                                                            : own(p, r->w.rows, ROW_UNIT));
+                                                                                            : own(p, r->w.rows, OP_ROW_GROUP));
 }
 
 /* ---- a pass ---- */
@@ -61,12 +49,12 @@ static double travelling(const struct config *c, const struct weight_view *next,
     return (double)op_packed_bytes(weight_is_quantised(next->type) ? OP_GROUPS : c->precision == PRECISION_BF16 ? OP_BF16 : OP_F32, K);
 }
 
-static void begin_gather(struct planning *p) { p->pass->gathers += p->s->count > 1; }
+static void begin_gather(struct planning *p) { p->pass->gathers += p->ranks->count > 1; }
 
 /* Adds rows of `bytes` bytes to the present gather. A row has `count` numbers, of which this rank has `mine`. */
 static void add_to_gather(struct planning *p, double rows, double bytes, size_t mine, size_t count)
 {
-    if (p->s->count == 1)
+    if (p->ranks->count == 1)
         return;
     p->pass->gathered += rows * bytes;
     p->pass->received += rows * bytes * (1 - (double)mine / (double)count);
@@ -75,13 +63,13 @@ static void add_to_gather(struct planning *p, double rows, double bytes, size_t 
 static void gather_floats(struct planning *p, double rows, size_t count)
 {
     begin_gather(p);
-    add_to_gather(p, rows, 4 * (double)count, own(p, count, ROW_UNIT), count);
+    add_to_gather(p, rows, 4 * (double)count, own(p, count, OP_ROW_GROUP), count);
 }
 
 static void gather_h(struct planning *p, const struct mlp *m, double rows)
 {
     size_t width = m->down_proj.cols;
-    add_to_gather(p, rows, travelling(&p->m->config, &m->down_proj, width), own(p, width, ROW_UNIT), width);
+    add_to_gather(p, rows, travelling(&p->m->config, &m->down_proj, width), own(p, width, OP_ROW_GROUP), width);
 }
 
 static void add_read(void *context, const struct read *r)
@@ -121,14 +109,14 @@ static void add_layer(struct planning *p, const struct layer *l)
 
 static void add_rows_of(struct planning *p, const struct weight_view *w, double rows)
 {
-    p->pass->read += read_bytes(w, own(p, w->rows, ROW_UNIT));
+    p->pass->read += read_bytes(w, own(p, w->rows, OP_ROW_GROUP));
     gather_floats(p, rows, w->rows);
 }
 
-struct plan_cost plan_target(const struct model *m, const struct plan_split *s, int rank, double rows, double depth, double heads)
+struct plan_cost plan_target(const struct model *m, const struct op_ranks *ranks, int rank, double rows, double depth, double heads)
 {
     struct plan_cost pass = {0};
-    struct planning p = {.m = m, .s = s, .rank = rank, .rows = rows, .depth = depth, .pass = &pass};
+    struct planning p = {.m = m, .ranks = ranks, .rank = rank, .rows = rows, .depth = depth, .pass = &pass};
     for (size_t l = 0; l < m->config.dims.layers; l++)
         add_layer(&p, &m->layers[l]);
     if (heads > 0)
@@ -136,10 +124,10 @@ struct plan_cost plan_target(const struct model *m, const struct plan_split *s, 
     return pass;
 }
 
-struct plan_cost plan_module(const struct model *m, const struct plan_split *s, int rank, double rows, double depth)
+struct plan_cost plan_module(const struct model *m, const struct op_ranks *ranks, int rank, double rows, double depth)
 {
     struct plan_cost pass = {0};
-    struct planning p = {.m = m, .s = s, .rank = rank, .rows = rows, .depth = depth, .pass = &pass};
+    struct planning p = {.m = m, .ranks = ranks, .rank = rank, .rows = rows, .depth = depth, .pass = &pass};
     add_rows_of(&p, &m->mtp[0].eh_proj, rows);
     add_layer(&p, &m->mtp[0].layer);
     add_rows_of(&p, &m->mtp[0].head, 1);
@@ -168,7 +156,7 @@ static void keep_layer(struct planning *p, const struct layer *l)
     p->memory->whole += 4 * (double)numbers;
 }
 
-static void keep_rows_of(struct planning *p, const struct weight_view *w) { p->memory->own += read_bytes(w, own(p, w->rows, ROW_UNIT)); }
+static void keep_rows_of(struct planning *p, const struct weight_view *w) { p->memory->own += read_bytes(w, own(p, w->rows, OP_ROW_GROUP)); }
 
 static void keep_module(struct planning *p, double context)
 {
@@ -185,11 +173,11 @@ static void keep_module(struct planning *p, double context)
     p->memory->cache += context * (double)(kv_row_bytes(&layout) + layout.index_layers * layout.index_row);
 }
 
-struct plan_memory plan_memory(const struct model *m, const struct plan_split *s, int rank, double context, int drafts)
+struct plan_memory plan_memory(const struct model *m, const struct op_ranks *ranks, int rank, double context, int drafts)
 {
     const struct config *c = &m->config;
     struct plan_memory memory = {.cache = context * (double)model_cache_bytes(c, c->cache_type)};
-    struct planning p = {.m = m, .s = s, .rank = rank, .memory = &memory};
+    struct planning p = {.m = m, .ranks = ranks, .rank = rank, .memory = &memory};
     for (size_t l = 0; l < c->dims.layers; l++)
         keep_layer(&p, &m->layers[l]);
     memory.whole += read_bytes(&m->embed_tokens, c->dims.V) + 4 * (double)c->dims.d;

@@ -1,17 +1,13 @@
 /* engine/pass/plan.h -- what a pass costs each of several machines that compute one model together, from shapes alone.
  *
  * docs/RANKS.md ("Planning") derives the numbers. They are for decoding: passes of a few rows of one sequence. The model may have been
- * opened by model_open_shapes. A process that computes a part of the model is called a rank. */
+ * opened by model_open_shapes. A process that computes a part of the model is called a rank. Of struct
+ * op_ranks, `count` and `before` are used, which say who has which rows. */
 #ifndef VB_PLAN_H
 #define VB_PLAN_H
 
 #include "engine/pass/reads.h"
-
-/* Who has which rows. Rank r of `count` has a share of weight (before[r + 1] - before[r]) / before[count]. before[0] is 0. */
-struct plan_split {
-    int count;
-    const uint64_t *before; /* [count + 1] */
-};
+#include "ops/ranks.h"
 
 /* One pass, on one rank. */
 struct plan_cost {
@@ -30,14 +26,14 @@ struct plan_memory {
 
 /* Computes a pass of the target: `rows` rows that attend to `depth` tokens, and the logits of `heads` rows. The rows choose experts
  * independently, each expert with the same probability. So they read plan_experts(c, rows) different experts of a layer. */
-struct plan_cost plan_target(const struct model *m, const struct plan_split *s, int rank, double rows, double depth, double heads);
+struct plan_cost plan_target(const struct model *m, const struct op_ranks *ranks, int rank, double rows, double depth, double heads);
 /* Computes a pass of MTP module 0, whose last row has logits. */
-struct plan_cost plan_module(const struct model *m, const struct plan_split *s, int rank, double rows, double depth);
+struct plan_cost plan_module(const struct model *m, const struct op_ranks *ranks, int rank, double rows, double depth);
 
 /* Returns the expected number of different experts that `rows` rows choose: E (1 - (1 - k/E)^rows), with k experts per row. */
 double plan_experts(const struct config *c, double rows);
 
 /* drafts: 1 if MTP module 0 is used, with a cache of its own. */
-struct plan_memory plan_memory(const struct model *m, const struct plan_split *s, int rank, double context, int drafts);
+struct plan_memory plan_memory(const struct model *m, const struct op_ranks *ranks, int rank, double context, int drafts);
 
 #endif

@@ -6,8 +6,9 @@
 #include <math.h>
 
 #include "ops/weights.h"
-#include "tests/support/files.h"
+#include "tests/support/engine_support.h"
 #include "tests/support/lists.h"
+#include "tests/support/ranks.h"
 #include "tests/support/tiny.h"
 
 #define MOST_READS 4096
@@ -15,7 +16,7 @@
 static const char *const tiny[] = {TINY_CHECKPOINTS(TINY_PATH) TINY_WITH_INDEXER(TINY_PATH) TINY_SHAPES(TINY_PATH)};
 
 static const uint64_t one[] = {0, 1}, two[] = {0, 1, 2}, unequal[] = {0, 2, 3, 4}, many[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
-static const struct plan_split alone = {1, one}, splits[] = {{2, two}, {3, unequal}, {12, many}};
+static const struct op_ranks alone = {.count = 1, .before = one}, splits[] = {{.count = 2, .before = two}, {.count = 3, .before = unequal}, {.count = 12, .before = many}};
 
 static struct model *shapes_of(const char *path, const char *type, const struct model_options *o)
 {
@@ -162,7 +163,7 @@ TEST(a_lack_of_memory_is_told_and_nothing_is_left)
 
 static double near(double a, double b) { return fabs(a - b) <= 1e-9 * fabs(b); }
 
-static void check_split(const char *path, const struct model *m, const struct plan_split *s)
+static void check_split(const char *path, const struct model *m, const struct op_ranks *s)
 {
     struct plan_memory all = plan_memory(m, &alone, 0, 40, m->num_mtp > 0);
     double own = 0, mine = 0, gathered = 0;
@@ -197,6 +198,82 @@ TEST(all_ranks_together_have_each_row_once)
             check_split("DeepSeek-V3", m, &splits[k]);
         model_close(m);
     }
+}
+
+/* ---- what ranks do ---- */
+
+#define STEPS 5
+
+struct ran { /* what ranks did between two moments, and had at the end */
+    double gathers, bytes, weights[3];
+    vb_result result;
+};
+
+/* Decodes STEPS tokens on three ranks with shares 2, 1, 1, with drafts of one token if a method is given. */
+static struct ran run_ranks(const char *path, const char *precision, const char *method)
+{
+    struct group_options g = {.count = 3, .weights = {2, 1, 1}};
+    struct group *group;
+    struct ran ran = {0};
+    vb_rank_facts before[3], after[3];
+    vb_session *s;
+    vb_model *m;
+    vb_ranks *ranks = group_open(&group, &g);
+    OK(vb_model_open(&m, path, &(vb_model_options){.precision = precision, .ranks = ranks}, &err));
+    OK(vb_session_open(&s, m, &(vb_session_options){.context = 40, .threads = 1, .drafting = {.method = method, .tokens = method != NULL}}, &err));
+    OK(vb_append(s, (int32_t[]){5, 6, 7}, 3, &err));
+    OK(vb_generate(s, &(vb_generate_options){.max_tokens = 1, .ignore_eos = 1}, &ran.result, &err));
+    vb_ranks_facts(ranks, before);
+    OK(vb_generate(s, &(vb_generate_options){.max_tokens = STEPS, .ignore_eos = 1}, &ran.result, &err));
+    vb_ranks_facts(ranks, after);
+    vb_session_close(s);
+    vb_model_close(m);
+    group_close(group);
+    ran.gathers = (double)(after[0].gathers - before[0].gathers);
+    ran.bytes = (double)(after[0].bytes - before[0].bytes);
+    for (int r = 0; r < 3; r++)
+        ran.weights[r] = (double)after[r].weight_bytes;
+    return ran;
+}
+
+/* The exchanges are those of so many planned passes. Where all matrices stay as they are stored, without scales, and there is one MTP
+ * module at most, the bytes of the ranks' weights differ as planned. */
+static void check_run(const char *path, const char *name, enum precision precision)
+{
+    struct ran ran = run_ranks(path, name, NULL);
+    struct model *shapes = shapes_of(path, NULL, &(struct model_options){.precision = precision});
+    const struct op_ranks *split = &splits[1];
+    struct plan_cost pass = plan_target(shapes, split, 0, 1, 20, 1);
+    assert_int_equal(ran.result.tokens, STEPS);
+    if (ran.gathers != STEPS * pass.gathers || ran.bytes != STEPS * pass.gathered)
+        fail_msg("%s, %s: %.0f gathers of %.0f bytes for %d tokens, planned %.0f of %.0f for each", path, name, ran.gathers, ran.bytes, STEPS,
+                 pass.gathers, pass.gathered);
+    for (int r = 1; r < 3 && precision == PRECISION_F32 && !shapes->config.fp8 && shapes->num_mtp < 2; r++) {
+        struct plan_memory a = plan_memory(shapes, split, 0, 0, shapes->num_mtp), b = plan_memory(shapes, split, r, 0, shapes->num_mtp);
+        if (ran.weights[0] - ran.weights[r] != a.own - b.own)
+            fail_msg("%s: rank 0 has %.0f bytes of weights and rank %d has %.0f, planned %.0f and %.0f", path, ran.weights[0], r, ran.weights[r],
+                     a.own, b.own);
+    }
+    model_close(shapes);
+}
+
+/* Each draft is a pass of the module, and each forward pass of the target verifies one. */
+TEST(ranks_that_draft_exchange_what_is_planned)
+{
+    struct model *m = shapes_of("golden/tiny/v3", NULL, &(struct model_options){0});
+    struct ran ran = run_ranks("golden/tiny/v3", "f32", "mtp-eagle");
+    struct plan_cost pass = plan_target(m, &splits[1], 0, 2, 20, 2), module = plan_module(m, &splits[1], 0, 1, 20);
+    double drafted = (double)ran.result.drafted, forwards = (double)ran.result.forwards;
+    assert_true(drafted > 1 && module.gathers == 6 && ran.gathers == forwards * pass.gathers + drafted * module.gathers);
+    model_close(m);
+}
+
+TEST(ranks_exchange_what_is_planned)
+{
+    static const char *const precisions[] = {"f32", "bf16", "q8", "q4"};
+    for (size_t i = 0; i < COUNT(tiny); i++)
+        for (int precision = PRECISION_F32; precision <= PRECISION_Q4; precision++)
+            check_run(tiny[i], precisions[precision], (enum precision)precision);
 }
 
 /* Two rows choose 2 of 4 experts each: over all 36 pairs of choices, they read so many different experts. */
@@ -269,7 +346,7 @@ TEST(heads_are_not_cut_and_a_rank_may_have_none)
     uint64_t before[301];
     for (size_t r = 0; r <= 300; r++)
         before[r] = r;
-    struct plan_split s = {300, before};
+    struct op_ranks s = {.count = 300, .before = before};
     size_t with = 0;
     for (int r = 0; r < 300; r++) {
         double read = plan_target(m, &s, r, 1, 4096, 0).read, shorter = plan_target(m, &s, r, 1, 2048, 0).read;
@@ -287,6 +364,8 @@ int main(void)
         cmocka_unit_test(matrices_have_the_types_that_they_have_in_an_open_model),
         cmocka_unit_test(a_lack_of_memory_is_told_and_nothing_is_left),
         cmocka_unit_test(all_ranks_together_have_each_row_once),
+        cmocka_unit_test(ranks_exchange_what_is_planned),
+        cmocka_unit_test(ranks_that_draft_exchange_what_is_planned),
         cmocka_unit_test(the_expected_number_of_experts_is_the_mean_over_all_choices),
         cmocka_unit_test(gathers_of_deepseek_v3_are_those_of_its_shapes),
         cmocka_unit_test(a_token_of_deepseek_v3_reads_37_gb),
