@@ -200,7 +200,7 @@ void op_gather_packed(const struct op_ctx *cx, const struct op_packed *p, const 
         for (int form = 0; form < OP_FORMS; form++)
             if (p[i].rows[form])
                 pieces[n++] = (struct op_piece){p[i].rows[form], rows[i], op_packed_bytes(form, p[i].K), (p[i].K + unit - 1) / unit,
-                                                op_packed_bytes(form, unit), form == OP_ROUNDED};
+                                                op_packed_bytes(form, unit), form == OP_ROUNDED ? OP_AS_BF16 : form == OP_GROUPS ? OP_AS_GROUPS : OP_AS_STORED};
     op_gather(cx, pieces, n);
 }
 

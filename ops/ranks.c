@@ -28,11 +28,37 @@ static struct op_share bytes_of(const struct op_ranks *r, int rank, const struct
 }
 
 /* The same bytes, as they are exchanged. */
-static size_t exchanged(const struct op_piece *p, size_t bytes) { return p->rounded ? bytes / 2 : bytes; }
+static size_t exchanged(const struct op_piece *p, size_t bytes)
+{
+    switch (p->travel) {
+    case OP_AS_BF16: return bytes / 2;
+    case OP_AS_GROUPS: return bytes / sizeof(struct quantised_group) * OP_GROUP_BYTES;
+    default: return bytes;
+    }
+}
+
+static void put_groups(char *to, const struct quantised_group *g, size_t count)
+{
+    for (; count--; g++, to += OP_GROUP_BYTES) {
+        memcpy(to, &g->d, sizeof g->d);
+        memcpy(to + sizeof g->d, g->q, sizeof g->q);
+    }
+}
+
+static void get_groups(struct quantised_group *g, const char *from, size_t count)
+{
+    for (; count--; g++, from += OP_GROUP_BYTES) {
+        memcpy(&g->d, from, sizeof g->d);
+        memcpy(g->q, from + sizeof g->d, sizeof g->q);
+        quantised_group_sums(g);
+    }
+}
 
 static void put(const struct op_ctx *cx, char *to, const struct op_piece *p, const char *from, size_t bytes)
 {
-    if (p->rounded)
+    if (p->travel == OP_AS_GROUPS)
+        put_groups(to, (const struct quantised_group *)(const void *)from, bytes / sizeof(struct quantised_group));
+    else if (p->travel == OP_AS_BF16)
         cx->k->narrow((uint16_t *)(void *)to, (const float *)(const void *)from, bytes / sizeof(float));
     else
         memcpy(to, from, bytes);
@@ -40,10 +66,12 @@ static void put(const struct op_ctx *cx, char *to, const struct op_piece *p, con
 
 static void get(const struct op_ctx *cx, char *to, const struct op_piece *p, const char *from, size_t bytes)
 {
-    if (!p->rounded) {
+    if (p->travel == OP_AS_STORED)
         memcpy(to, from, bytes);
+    if (p->travel == OP_AS_GROUPS)
+        get_groups((struct quantised_group *)(void *)to, from, bytes / sizeof(struct quantised_group));
+    if (p->travel != OP_AS_BF16)
         return;
-    }
     for (size_t at = 0; at < bytes; at += DOT_CHUNK * sizeof(float)) { /* rows in packed order have whole chunks */
         float x[DOT_CHUNK];
         for (size_t i = 0; i < DOT_CHUNK; i++) {
@@ -106,7 +134,7 @@ static void gather_part(const struct op_ctx *cx, const struct gathered *part)
     }
     for (int rank = 0; rank < r->count; rank++)
         r->offset[rank + 1] += r->offset[rank];
-    if (part->end - part->first == 1 && !p->rounded) { /* the bytes of the ranks lie side by side already */
+    if (part->end - part->first == 1 && p->travel == OP_AS_STORED) { /* the bytes of the ranks lie side by side already */
         exchange(r, (char *)p->data + (part->first - before) * p->row_bytes);
         return;
     }
@@ -141,7 +169,7 @@ void op_gather(const struct op_ctx *cx, const struct op_piece *pieces, size_t co
 
 void op_gather_floats(const struct op_ctx *cx, float *y, size_t S, size_t N, size_t unit)
 {
-    op_gather(cx, &(struct op_piece){y, S, N * sizeof *y, (N + unit - 1) / unit, unit * sizeof *y, 0}, 1);
+    op_gather(cx, &(struct op_piece){y, S, N * sizeof *y, (N + unit - 1) / unit, unit * sizeof *y, OP_AS_STORED}, 1);
 }
 
 void op_spread(const struct op_ctx *cx, int from, void *data, size_t bytes)

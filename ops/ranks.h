@@ -44,12 +44,17 @@ struct op_share op_share_of(const struct op_ranks *r, int rank, size_t count, si
 /* Returns this rank's share, or all of it if there is only one process. */
 struct op_share op_own(const struct op_ctx *cx, size_t count, size_t unit);
 
+/* How numbers are exchanged: as they are stored; as BF16, if they are f32 in packed order and have been rounded to BF16; as groups of
+ * quantised numbers (struct quantised_group) without their sums, which the receiver computes again. */
+enum op_travel { OP_AS_STORED, OP_AS_BF16, OP_AS_GROUPS };
+#define OP_GROUP_BYTES 36 /* bytes of an exchanged group: its scale, and 32 integers */
+
 /* Rows that are divided by columns. Each row has `units` units of unit_bytes bytes. The last unit may be shorter, because the row has
  * row_bytes bytes. Rows follow each other without a gap. */
 struct op_piece {
     void *data;
     size_t rows, row_bytes, units, unit_bytes;
-    int rounded; /* nonzero: the numbers are f32 in packed order, have been rounded to BF16, and are exchanged as BF16 */
+    enum op_travel travel;
 };
 /* Each rank has its own units of each row; on return it has all of them. Several pieces go into one exchange if there is room. Does
  * nothing if there is only one process. */

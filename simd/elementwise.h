@@ -43,7 +43,7 @@ static inline void quantise_groups(struct quantised_group *y, const float *packe
 {
     for (size_t k = 0; k < K; k += 32, packed += 32, y++) {
         uint32_t bits[32], most = 0;
-        int32_t q[32], sum = 0, upper = 0;
+        int32_t q[32];
         memcpy(bits, packed, sizeof bits);
         for (int l = 0; l < 32; l++) {
             uint32_t magnitude = bits[l] & 0x7fffffff;
@@ -61,18 +61,11 @@ static inline void quantise_groups(struct quantised_group *y, const float *packe
             memcpy(&q[l], &high, sizeof high);
             q[l] -= 0x4b400000;
         }
-        for (int l = 0; l < 32; l++)
-            sum += q[l];
-        for (int l = 8; l < 16; l++) /* odd and even elements from 16 on */
-            upper += q[l] + q[l + 16];
         for (int l = 0; l < 16; l++) { /* the upper byte of pair l is the odd element 2l + 1 */
             uint16_t pair = (uint16_t)((q[l] & 255) << 8 | (q[l + 16] & 255));
             memcpy(y->q + 2 * l, &pair, sizeof pair);
         }
-        y->sum = sum;
-        y->upper = upper;
-        y->offset8 = -8 * sum;
-        y->offset128 = -128 * sum;
+        quantised_group_sums(y);
     }
 }
 

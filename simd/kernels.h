@@ -152,6 +152,18 @@ struct quantised_group {
     int8_t q[32];
 };
 
+/* Sets the four sums of a group from q. */
+static inline void quantised_group_sums(struct quantised_group *g)
+{
+    g->sum = g->upper = 0;
+    for (int i = 0; i < QUANTISED_GROUP; i++) {
+        g->sum += g->q[i];
+        g->upper += i < QUANTISED_GROUP / 2 ? 0 : g->q[i];
+    }
+    g->offset8 = -8 * g->sum;
+    g->offset128 = -128 * g->sum;
+}
+
 /* The size in bytes of a kernel's working memory, for decoded weights and widened vectors. The caller provides this
  * memory, 64-byte aligned. Each thread needs its own. Kernels keep no data in it between calls. The memory is not on
  * the stack, because the stack may be small (engine/verbatim.h). */

@@ -46,7 +46,9 @@ double plan_experts(const struct config *c, double rows)
 /* Returns the bytes of K numbers that travel as the input of a linear layer. They are rounded as the layer wants them. */
 static double travelling(const struct config *c, const struct weight_view *next, size_t K)
 {
-    return (double)op_packed_bytes(weight_is_quantised(next->type) ? OP_GROUPS : c->precision == PRECISION_BF16 ? OP_BF16 : OP_F32, K);
+    if (weight_is_quantised(next->type))
+        return (double)(K / QUANTISED_GROUP * OP_GROUP_BYTES);
+    return (double)op_packed_bytes(c->precision == PRECISION_BF16 ? OP_BF16 : OP_F32, K);
 }
 
 static void begin_gather(struct planning *p) { p->pass->gathers += p->ranks->count > 1; }

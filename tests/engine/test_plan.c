@@ -311,7 +311,7 @@ static void check_gathers(const char *model, const char *type, enum precision pr
 
 /* A layer of V3 gathers, per token: the values of 128 heads of 128; 7168 outputs of o_proj; h of 8 experts and the shared one of 2048 each,
  * or of a dense layer of 18432, which is as much; 7168 outputs of the MLP. In precision bf16, the inputs of o_proj and of
- * down_proj travel as 2 bytes, and with weights of Q8_0 and Q4_0 as groups of 32 numbers in 48 bytes. */
+ * down_proj travel as 2 bytes, and with weights of Q8_0 and Q4_0 as groups of 32 numbers in 36 bytes. */
 TEST(gathers_of_deepseek_v3_are_those_of_its_shapes)
 {
     enum { HEADS = 128 * 128, D = 7168, H = 9 * 2048, L = 61, V = 129280 };
@@ -320,8 +320,8 @@ TEST(gathers_of_deepseek_v3_are_those_of_its_shapes)
     check_gathers("DeepSeek-V3", "bf16", PRECISION_F32, 244, 11993088, V);
     check_gathers("DeepSeek-V3", NULL, PRECISION_BF16, 244, L * (2.0 * (HEADS + H) + 4.0 * 2 * D), V);
     check_gathers("DeepSeek-V3", "bf16", PRECISION_BF16, 244, 7745536, V);
-    check_gathers("DeepSeek-V3", NULL, PRECISION_Q4, 244, L * (48.0 / 32 * (HEADS + H) + 4.0 * 2 * D), V);
-    check_gathers("DeepSeek-V3", "q8_0", PRECISION_F32, 244, 6683648, V);
+    check_gathers("DeepSeek-V3", NULL, PRECISION_Q4, 244, L * (36.0 / 32 * (HEADS + H) + 4.0 * 2 * D), V);
+    check_gathers("DeepSeek-V3", "q8_0", PRECISION_F32, 244, 5887232, V);
 }
 
 /* The figures of the report: 671 B parameters, 37 B of them for a token. In FP8, the embedding, the head and the routers have two bytes. */
