@@ -20,6 +20,8 @@ int vb_quantise_open(vb_quantise **out, const vb_model *model, const char *dir, 
 {
     struct gguf_write_options as = {.embedding = GGUF_AS_STORED};
     *out = NULL;
+    if (model->ranks) /* it has a share of each matrix */
+        return vb_fail(err, VB_BAD_ARGUMENT, "a GGUF file is written by one process, and this is one of several ranks");
     if (!o->type)
         return vb_fail(err, VB_BAD_ARGUMENT, "type is missing, wanted f32, bf16, q8_0 or q4_0");
     int code = read_type(&as.linear, "type", o->type, err);
