@@ -40,10 +40,11 @@ struct follower {
 
 /* ---- objects ---- */
 
+/* Rank 0 names only what it has opened. Returns NULL if there was no memory for it here. */
 static struct object *object_of(const struct follower *f, uint64_t number)
 {
     struct object *o = f->objects;
-    while (o->number != number) /* rank 0 names only what is open */
+    while (o && o->number != number)
         o = o->next;
     return o;
 }
@@ -91,13 +92,10 @@ static int open_model(struct follower *f)
     vb_model_options o = {.allocator = r->allocator, .precision = text[1], .cache_type = text[2], .conventions = text[3], .repack = text[4],
                           .repack_cache = text[5], .threads = r->threads, .ranks = r};
     struct object *object = code ? NULL : add(f, number);
-    vb_model *m = NULL;
-    if (!object) /* vb_model_open would say so too late */
-        return no_memory(f);
-    if (vb_model_open(&m, text[0], &o, f->err))
+    if (!object) /* vb_model_open would agree that all is well, before it could be told */
+        ranks_agree(r, vb_fail(f->err, VB_NO_MEMORY, "%s: no memory to open it", text[0] ? text[0] : "model"), f->err);
+    else if (vb_model_open(&object->model, text[0], &o, f->err))
         drop(f, object);
-    else
-        object->model = m;
     for (size_t i = 0; i < 6; i++)
         vb_free(&r->allocator, text[i]);
     return VB_OK;
@@ -109,12 +107,11 @@ static int open_work(struct follower *f)
     ranks_get(f->r, sizes, sizeof sizes);
     ranks_done(f->r);
     struct object *o = add(f, number);
-    if (!o)
-        return no_memory(f);
     vb_session_options options = {.threads = f->r->threads, .isa = *f->r->isa ? f->r->isa : NULL, .exact_threads = (int)sizes[5],
                                   .prefill = sizes[4] ? "expanded" : NULL};
-    o->work = vb_alloc(&f->r->allocator, 1, sizeof *o->work);
-    int code = !o->work ? no_memory(f) : session_open_workspace(o->work, object_of(f, sizes[0])->model, &options, (size_t)sizes[1],
+    if (o)
+        o->work = vb_alloc(&f->r->allocator, 1, sizeof *o->work);
+    int code = !o || !o->work ? no_memory(f) : session_open_workspace(o->work, object_of(f, sizes[0])->model, &options, (size_t)sizes[1],
                                                                 (size_t)sizes[2], (size_t)sizes[3], f->err);
     ranks_agree(f->r, code, f->err); /* after a failure, rank 0 closes it again */
     return VB_OK;
@@ -128,18 +125,19 @@ static int open_pool(struct follower *f)
     ranks_get(f->r, &layout, sizeof layout);
     ranks_done(f->r);
     struct object *o = add(f, number);
-    if (!o)
-        return no_memory(f);
-    o->pool = vb_alloc(&f->r->allocator, 1, sizeof *o->pool);
-    ranks_agree(f->r, o->pool ? kvpool_open(o->pool, (size_t)sizes[0], (size_t)sizes[1], layout, &f->r->allocator, f->err) : no_memory(f), f->err);
+    if (o)
+        o->pool = vb_alloc(&f->r->allocator, 1, sizeof *o->pool);
+    ranks_agree(f->r, o && o->pool ? kvpool_open(o->pool, (size_t)sizes[0], (size_t)sizes[1], layout, &f->r->allocator, f->err) : no_memory(f), f->err);
     return VB_OK;
 }
 
 static void close_object(struct follower *f)
 {
     uint64_t number = ranks_get_number(f->r);
+    struct object *o = object_of(f, number);
     ranks_done(f->r);
-    drop(f, object_of(f, number));
+    if (o)
+        drop(f, o);
 }
 
 /* ---- passes ---- */

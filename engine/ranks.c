@@ -38,39 +38,63 @@ static int set_shares(struct rank_group *r, const uint32_t *weights, vb_error *e
     return r->op.rank ? VB_OK : code;
 }
 
+/* The first two exchanges: are all ranks of the same version, and have all of them memory? If not, what is the name of the machine of the
+ * first other rank? They use only the stack, so that a rank without memory takes part. */
+static int say_hello(const vb_ranks_options *o, int has_memory, vb_error *err)
+{
+    uint32_t build[MOST_RANKS], own = PROTOCOL;
+    size_t offset[MOST_RANKS + 1];
+    char host[64] = "";
+    int other = 0;
+    for (const char *c = vb_version(); *c; c++)
+        own = 31 * own + (unsigned char)*c;
+    build[o->rank] = has_memory ? own | 1 : 0;
+    for (int i = 0; i <= o->count; i++)
+        offset[i] = (size_t)i * sizeof *build;
+    o->all_gather(o->context, build, offset);
+    while (other < o->count && build[other] && build[other] == build[0])
+        other++;
+    if (other == o->count)
+        return VB_OK;
+    if (o->rank == other)
+        snprintf(host, sizeof host, "%s", o->host ? o->host : "");
+    for (int i = 0; i <= o->count; i++)
+        offset[i] = i > other ? sizeof host : 0;
+    o->all_gather(o->context, host, offset);
+    return vb_fail(err, build[other] ? VB_BAD_ARGUMENT : VB_NO_MEMORY, "rank %d%s%s%s: %s", other, *host ? " (" : "", host, *host ? ")" : "",
+                   build[other] ? "it was built from another version of Verbatim than rank 0" : "no memory for a group of ranks");
+}
+
+/* Returns NULL if there is no memory. */
+static struct rank_group *new_group(const vb_ranks_options *o)
+{
+    struct rank_group *r = vb_alloc(&o->allocator, 1, sizeof *r);
+    if (!r)
+        return NULL;
+    r->allocator = o->allocator;
+    r->before = vb_alloc(&r->allocator, (size_t)o->count + 1, sizeof *r->before);
+    r->part = vb_alloc(&r->allocator, RANKS_PART, 1);
+    r->op = (struct op_ranks){.rank = o->rank, .count = o->count, .before = r->before, .all_gather = o->all_gather, .context = o->context};
+    r->op.offset = vb_alloc(&r->allocator, (size_t)o->count + 1, sizeof *r->op.offset);
+    snprintf(r->host, sizeof r->host, "%s", o->host ? o->host : "");
+    snprintf(r->isa, sizeof r->isa, "%s", o->isa ? o->isa : "");
+    r->threads = o->threads;
+    if (r->before && r->part && r->op.offset && !ranks_room(r, OP_GATHER_BYTES, NULL))
+        return r;
+    free_all(r);
+    return NULL;
+}
+
 int vb_ranks_open(vb_ranks **out, const vb_ranks_options *o, vb_error *err)
 {
-    struct rank_group *r = NULL;
     *out = NULL;
     if (o->count < 1 || o->count > MOST_RANKS || o->rank < 0 || o->rank >= o->count)
         return vb_fail(err, VB_BAD_ARGUMENT, "rank %d of %d, wanted 0 to count - 1 of at most %d", o->rank, o->count, MOST_RANKS);
-    r = vb_alloc(&o->allocator, 1, sizeof *r);
-    if (r) {
-        r->allocator = o->allocator;
-        r->before = vb_alloc(&r->allocator, (size_t)o->count + 1, sizeof *r->before);
-        r->part = vb_alloc(&r->allocator, RANKS_PART, 1);
-        r->op = (struct op_ranks){.rank = o->rank, .count = o->count, .before = r->before, .all_gather = o->all_gather, .context = o->context};
-        r->op.offset = vb_alloc(&r->allocator, (size_t)o->count + 1, sizeof *r->op.offset);
-        snprintf(r->host, sizeof r->host, "%s", o->host ? o->host : "");
-        snprintf(r->isa, sizeof r->isa, "%s", o->isa ? o->isa : "");
-        r->threads = o->threads;
-    }
-    if (!r || !r->before || !r->part || !r->op.offset || ranks_room(r, OP_GATHER_BYTES, err)) {
-        if (r)
-            free_all(r);
-        return vb_fail(err, VB_NO_MEMORY, "no memory for a group of %d ranks", o->count);
-    }
-    uint64_t build = PROTOCOL;
-    for (const char *c = vb_version(); *c; c++)
-        build = 31 * build + (unsigned char)*c;
-    int other = ranks_differ(r, build), code = VB_OK;
-    if (other)
-        code = vb_fail(err, VB_BAD_ARGUMENT, "rank %d was built from another version of Verbatim than rank 0, which is %s", other, vb_version());
-    else
-        code = set_shares(r, o->weights, err);
-    if (!other)
-        code = ranks_agree(r, code, err);
-    if (code)
+    struct rank_group *r = new_group(o);
+    int code = say_hello(o, r != NULL, err);
+    if (!code)
+        code = ranks_agree(r, set_shares(r, o->weights, err), err);
+    if (code && r)
         free_all(r);
     else
         *out = r;

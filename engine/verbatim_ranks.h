@@ -30,10 +30,11 @@ typedef struct vb_ranks_options {
 
 typedef struct rank_group vb_ranks;
 /* Opens the group of ranks. All ranks call it. *options and its strings and arrays are copied. It is an error, on all ranks, if the ranks
- * were built from different versions of the library. */
+ * were built from different versions of the library, or if one of them has no memory. */
 int vb_ranks_open(vb_ranks **out, const vb_ranks_options *options, vb_error *err);
 /* Computes this rank's share of the passes of rank 0. Only ranks other than 0 call it. Returns VB_OK after rank 0 has called vb_ranks_close.
- * Errors are reported to rank 0. */
+ * Errors of opening something are reported to rank 0. If there is no memory in a pass, vb_ranks_follow returns VB_NO_MEMORY while the other
+ * ranks wait for this one: then the program has to end all of them. */
 int vb_ranks_follow(vb_ranks *ranks, vb_error *err);
 /* On rank 0, ends vb_ranks_follow of the other ranks. Close all models of the group first. */
 void vb_ranks_close(vb_ranks *ranks);
