@@ -65,6 +65,8 @@ static void *follow(void *arg)
     m->opened = !m->code;
     if (!m->code)
         m->code = vb_ranks_follow(m->ranks, &m->error);
+    if (m->code && m->opened && m->g->o.failed)
+        m->g->o.failed(m->rank, &m->error);
     vb_ranks_close(m->ranks);
     return NULL;
 }

@@ -16,6 +16,8 @@ struct group_options {
     /* Called on each rank before an exchange, and after it with `done`. NULL: nothing is called. */
     void (*exchange)(void *context, int rank, int done, const void *buffer, const size_t *offset);
     void *context;
+    /* Called on a rank whose vb_ranks_follow failed. Unless it ends the process, the other ranks wait for ever. NULL: group_close fails. */
+    void (*failed)(int rank, const vb_error *err);
 };
 
 struct group;
