@@ -3,13 +3,14 @@
 import numpy as np
 
 from arithmetic import F32
+from indexer import index
 
 
 def attention(be, x):
     c, s = be.c, len(x)
     if c.q_lora:
-        q = be.linear("self_attn.q_a_proj", x)
-        q = be.linear("self_attn.q_b_proj", be.norm("self_attn.q_a_layernorm", q, c.latent_eps), layout="interleaved")
+        qr = be.norm("self_attn.q_a_layernorm", be.linear("self_attn.q_a_proj", x), c.latent_eps)
+        q = be.linear("self_attn.q_b_proj", qr, layout="interleaved")
     else:
         q = be.linear("self_attn.q_proj", x, layout="interleaved")
     kv = be.linear("self_attn.kv_a_proj_with_mqa", x, layout="interleaved")
@@ -20,7 +21,12 @@ def attention(be, x):
     latent = be.norm("self_attn.kv_a_layernorm", latent, c.latent_eps)
     k_rope = be.rope("k", k_pe)
     write(be, latent, k_rope, kv)
-    o = attend(be, q_nope, q_rope, *read(be))
+    latents, ropes, sees = read(be)
+    if c.index_topk and "self_attn.indexer.wk" in be.own_weights():
+        be.sees = index(be, x, qr)
+    if c.index_topk:
+        sees = be.at("indexer.sees", be.sees)
+    o = attend(be, q_nope, q_rope, latents, ropes, sees)
     o = be.keep("self_attn.o_proj.input", be.at("heads", o.reshape(s, c.H * c.v), o=o))
     return be.linear("self_attn.o_proj", o, ranks=be.s.ranks)
 

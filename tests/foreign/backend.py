@@ -104,10 +104,12 @@ def read_config(config, conventions, length=0):
     c.E, c.top_k, c.n_group, c.top_group = (config[k] for k in ("n_routed_experts", "num_experts_per_tok", "n_group", "topk_group"))
     c.sigmoid = config.get("scoring_func", "sigmoid") == "sigmoid"
     c.method = config["topk_method"]
-    c.norm_topk, c.factor = config["norm_topk_prob"], config["routed_scaling_factor"]
+    c.norm_topk, c.factor = config["norm_topk_prob"], config.get("routed_scaling_factor", 2.5)
     c.fp8 = "quantization_config" in config
     c.tied = config.get("tie_word_embeddings", False)
     c.modules = min(2, config.get("num_nextn_predict_layers", 0))
+    c.index_topk, c.index_heads, c.index_dim = (config.get("index_" + key, 0) for key in ("topk", "n_heads", "head_dim"))
+    c.indexer_pairs = config.get("indexer_rope_interleave", config.get("model_type") == "glm_moe_dsa")
     c.scale = (c.n + c.r) ** -0.5 * (yarn_m(c.yarn, c.yarn.get("mscale_all_dim", 0)) ** 2 if c.yarn else 1)
     return c
 
@@ -124,6 +126,9 @@ class Backend:
         self.latents = arithmetic.store(noise.standard_normal((c.layers + c.modules, slots, c.c)).astype(F32))
         self.ropes = arithmetic.store(noise.standard_normal((c.layers + c.modules, slots, c.r)).astype(F32))
         self.blocks = noise.permutation(slots // BLOCK)
+        self.index_keys = noise.integers(-16, 17, (c.layers + c.modules, slots, c.index_dim)).astype(F32)
+        self.index_scales = np.ones((c.layers + c.modules, slots), F32)
+        self.sees = None  # of the last layer with an indexer
 
     # ---- the places of bugs, and what is kept ----
     def at(self, place, value, **more):
@@ -141,8 +146,13 @@ class Backend:
             self.taps.append(Tap(full, self.pass_no, self.step, self.layer, self.depth, rows, value, raw, dtype or self.a.dtype, layout))
         return value
 
+    def own_weights(self):
+        """The names of the weights of this layer."""
+        start = f"model.layers.{self.layer}."
+        return {name.removeprefix(start) for name in self.weights if name.startswith(start)}
+
     def weight(self, name):
-        """As the engine holds it: rounded to its dtype, except the router's, which is F32."""
+        """As the engine holds it: rounded to its dtype, except those of routers and indexers, which are F32."""
         full = self.at("weight.name", name if self.layer is None else f"model.layers.{self.layer}.{name}", name=name)
         if full not in self.weights:  # a module without copies
             full = {"embed_tokens": "model.embed_tokens", "shared_head.head": "lm_head"}.get(name, full)
@@ -150,7 +160,8 @@ class Backend:
             full = "model.embed_tokens"
         if full not in self.kept_weights:
             w = self.weights[full].astype(F32)
-            self.kept_weights[full] = w if ".mlp.gate" in full and "_proj" not in full else self.a.store(w)
+            exact = full.endswith("weights_proj") or (".mlp.gate" in full and "_proj" not in full)
+            self.kept_weights[full] = w if exact else self.a.store(w)
         return self.at("weight", self.kept_weights[full], name=name, full=full)
 
     # ---- operators ----
@@ -174,18 +185,23 @@ class Backend:
         y = self.at("linear.output", y, name=name, x=x, w=w)
         return self.keep(name + ".output", y, layout=layout) if keep else y
 
-    def rope(self, what, x):
-        """Rotates adjacent pairs of x [rows, ..., r]. Returns and shows what the engine stores."""
+    def angles(self, what):
+        """Cosines and sines, [rows, r / 2]."""
         c = self.c
         positions = np.array(self.at("rope.positions", [row.position for row in self.rows], what=what))
         f, m = self.at("rope.frequencies", frequencies(c), what=what)
-        x = self.at("rope.input", x, what=what)
         angle = positions[:, None] * f
         if c.conventions.get("rope-angle") == "f32":
             angle = positions.astype(F32)[:, None] * f.astype(F32)
-        angle = self.at("rope.angle", angle, what=what).reshape((len(x),) + (1,) * (x.ndim - 2) + (c.r // 2,))
+        angle = self.at("rope.angle", angle, what=what)
         cos, sin = (np.cos(angle) * m).astype(F32), (np.sin(angle) * m).astype(F32)
-        cos, sin = self.at("rope.cos", (cos, sin), what=what)
+        return self.at("rope.cos", (cos, sin), what=what)
+
+    def rope(self, what, x):
+        """Rotates adjacent pairs of x [rows, ..., r]. Returns and shows what the engine stores."""
+        c = self.c
+        x = self.at("rope.input", x, what=what)
+        cos, sin = (a.reshape((len(x),) + (1,) * (x.ndim - 2) + (c.r // 2,)) for a in self.angles(what))
         first, second = self.at("rope.pairs", (x[..., 0::2], x[..., 1::2]), what=what, x=x)
         if self.s.rope_dtype:
             cos, sin = self.a.store(cos), self.a.store(sin)

@@ -25,6 +25,7 @@ import tempfile
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
+import bugs_indexer
 import bugs_inside
 from arithmetic import ORDERS, Arithmetic
 from backend import Style, read_config
@@ -32,7 +33,7 @@ from bugs import BUGS, Bug, applicable
 from files import hooked, read_checkpoint, write_dump, write_hooks
 from schedule import Plan, Run
 
-assert bugs_inside.bug  # imported because it adds its bugs to BUGS
+assert bugs_inside.bug and bugs_indexer.bug  # imported because they add their bugs to BUGS
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TINY = ROOT / "golden" / "tiny"
@@ -43,10 +44,12 @@ MODELS = {
     "tf32": ["v3-mtp3", "v3", "v2", "moonlight", "glm"],
     "fp8": ["v3"],
 }
+# Models with sparse attention, for the bugs of bugs_indexer.py and for clean runs of their own.
+SPARSE = ["glm5", "v32"]
 # The docs have no name for TF32; F16 has as many bits.
 OPTIONS = {"tf32": ["--arithmetic", "f16"]}
 SHORT = ["norm-one-plus-weight", "rope-halves", "scale-of-nope-part", "cache-row-of-rejected-draft-not-overwritten", "experts-swapped",
-         "mtp-concat-swapped", "router-biased-weights", "nan-row-in-decoding"]
+         "mtp-concat-swapped", "router-biased-weights", "nan-row-in-decoding", "indexer-rope-pairs-and-halves-swapped", "indexer-without-relu"]
 checkpoints = {}
 
 
@@ -73,7 +76,8 @@ def draw(arithmetic, seed, model=None, ranks=2):
 # ---- the truth ----
 LAST = """embed_tokens.output hnorm.input enorm.output hnorm.output eh_proj.input eh_proj.output input_layernorm.input
 input_layernorm.output q_a_proj.output q_a_layernorm.output q_b_proj.output q_proj.output kv_a_proj_with_mqa.output q_rope
-kv_a_layernorm.output k_rope o_proj.input o_proj.output post_attention_layernorm.input post_attention_layernorm.output gate.output
+kv_a_layernorm.output k_rope indexer.wk.output indexer.k_norm.output indexer.k indexer.wq_b.output indexer.weights_proj.output
+indexer.q indexer.weights indexer.kept o_proj.input o_proj.output post_attention_layernorm.input post_attention_layernorm.output gate.output
 gate.scores gate.choice gate.group_scores gate.groups gate.experts gate.weights""".split()
 AFTER = ["shared_experts.output", "mlp.output", "output", "model.norm.input", "shared_head.norm.input", "model.norm.output",
          "shared_head.norm.output", "lm_head.output", "shared_head.head.output"]
@@ -201,15 +205,15 @@ class Scorer:
         a, b = clean[2], buggy[2]
         return max(moved(a.get(i), b.get(i), dtype, arithmetic) for i in a.keys() | b.keys())
 
-    def score_clean(self, seed, arithmetic):
-        run, model = self.run(seed, arithmetic)
+    def score_clean(self, seed, arithmetic, model=None):
+        run, model = self.run(seed, arithmetic, model)
         report = self.diff(run, model, arithmetic)
         return {"bug": None, "arithmetic": arithmetic, "model": model, "seed": seed, "ranks": run.be.s.ranks, "verdict": report["verdict"],
                 "named": named(report), "error": report.get("error")}
 
     def score_bug(self, bug, arithmetic):
         """One bug in one arithmetic; other seeds are tried while it is invisible."""
-        models = [m for m in MODELS[arithmetic] if applicable(bug, read_config(checkpoint(m)[0], {}), arithmetic)]
+        models = [m for m in (SPARSE if bug.startswith("indexer-") else MODELS[arithmetic]) if applicable(bug, read_config(checkpoint(m)[0], {}), arithmetic)]
         result = {"bug": bug, "arithmetic": arithmetic, "outcome": "not applicable"}
         if not models:
             return result
@@ -303,6 +307,7 @@ def main():
         scorer = Scorer(args.verbatim, options, args.hooks, args.ranks, folder)
         for a in arithmetics:
             results += [scorer.score_clean(seed, a) for seed in range(2 if args.sample else args.clean)]
+            results += [scorer.score_clean(seed, a, SPARSE[seed % 2]) for seed in range(1 if args.sample else args.clean)]
             results += [scorer.score_bug(name, a) for name in names]
             scorer.clean_runs.clear()
     if args.log:
