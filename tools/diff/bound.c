@@ -168,6 +168,14 @@ static void widen(json_t *spread, const struct comparison *r)
     }
 }
 
+/* Whether convention indexer-codes has this value in a list of conventions. */
+static int ends_codes(const char *conventions, const char *value)
+{
+    const char *at = strstr(conventions, "indexer-codes=");
+    size_t n = strlen(value);
+    return at && !strncmp(at + 14, value, n) && (!at[14 + n] || at[14 + n] == ',' || at[14 + n] == ' ');
+}
+
 int diff_dump(struct cli *c, const int32_t *ids, size_t count, uint64_t seed, int scores, struct diff_side *side)
 {
     const char *tmp = getenv("TMPDIR");
@@ -183,6 +191,9 @@ int diff_dump(struct cli *c, const int32_t *ids, size_t count, uint64_t seed, in
     side->followed = (c->session.routes.experts ? CHOICE_EXPERTS : 0) | (c->session.routes.kept ? CHOICE_KEPT : 0);
     side->bf16_scores = strstr(cli_facts(c).conventions, "indexer-scores=bf16") != NULL;
     side->latest_first = strstr(cli_facts(c).conventions, "indexer-ties=highest") != NULL;
+    int plain = strstr(cli_facts(c).conventions, "indexer-codes=none") != NULL;
+    side->index_codes = (plain || ends_codes(cli_facts(c).conventions, "hadamard") ? INDEX_WITHOUT_CODES : 0) |
+                        (plain || ends_codes(cli_facts(c).conventions, "fp8") ? INDEX_WITHOUT_HADAMARD : 0);
     if (side->followed & CHOICE_EXPERTS && code == EXIT_DONE)
         json_array_append_new(side->notes, json_sprintf("%s took the experts that the other side chose", c->model_dir));
     if (side->followed & CHOICE_KEPT && code == EXIT_DONE)

@@ -443,6 +443,8 @@ static void one_row(struct diff_work *w, struct tap *t, struct sums *sums, const
         order_weights(w->a, t->a, row, w->x, w->p);
         order_weights(w->b, t->b, other, w->y, w->p);
     }
+    if (cli_ends_with(t->a->name, ".indexer.weights") && t->dtype != DIFF_INTEGERS)
+        diff_scale_flips(t, w->a, w->b, w->bounds, row, w->x, w->y, n);
     t->rows++;
     if (is_kept(t->a->name) && t->dtype == DIFF_INTEGERS)
         row_of_sets(w, t, row, other, n);

@@ -66,6 +66,7 @@ struct diff_side {
     int followed;              /* a model that took choices of the other side (follow.c): bits of enum diff_choice */
     /* of a model with an indexer: conventions indexer-scores=bf16 and indexer-ties=highest */
     int bf16_scores, latest_first;
+    int index_codes;           /* of the same: bits of enum index_codes, by convention indexer-codes */
     int is_stats;              /* nonzero: it has statistics, at least of wide rows; its operators cannot be judged */
     /* if not NULL: values of which that side has statistics are also compared as statistics; for the bounds of statistics */
     const struct diff_side *like;
@@ -263,6 +264,14 @@ struct tap { /* the result for one name */
     size_t no_logits;           /* rows of logits that have no softmax on some side: NaN, +inf, or only -inf */
     size_t top1_equal, flips;   /* rows with the same best token on both sides; rows in which the two sides chose other experts or another best token */
 };
+
+/* --- scales.c --- */
+enum index_codes { INDEX_WITHOUT_CODES = 1, INDEX_WITHOUT_HADAMARD = 2 };
+/* x and y are rows of an indexer's weights, one number for each of n heads, in A and B. Where rounding explains that the codes of a query
+ * have another scale in A, takes the power of two away from x, and makes the tap a tie-flip. Without bounds, the sides are runs of the
+ * reference. */
+void diff_scale_flips(struct tap *t, const struct diff_side *a, const struct diff_side *b, const struct bounds *bounds, const struct diff_row *row,
+                      double *x, const double *y, size_t n);
 
 struct comparison {
     struct tap *taps;           /* one for each name that both sides have, in the order of computation */

@@ -19,7 +19,7 @@ order, from the model's paths to Verbatim's names (docs/ORACLE.md). `keep` is a 
 
 Run as a program, it records a model of transformers, with decode steps after the first pass:
 
-    python tools/hooks/torch_dump.py MODEL --tokens 5,6,7,8 [--steps N] [--dtype bfloat16] -o OUT.safetensors
+    python tools/hooks/torch_dump.py MODEL --tokens 5,6,7,8 [--steps N] [--dtype bfloat16] [--keep PATTERN] -o OUT.safetensors
 
 It was run with transformers (CPU). Engines with other modules need their own `rename`.
 """
@@ -71,6 +71,10 @@ class Dump:
             return
         places = torch.tensor([row[0] for row in self._rows], device=value.device)
         value = value.detach().index_select(0, places).to("cpu", copy=True).contiguous()
+        if name.endswith(".indexer.output") and value.dtype in (torch.int32, torch.int64):
+            name = name.removesuffix("output") + "kept"
+            own = torch.tensor([[row[2]] for row in self._rows], dtype=value.dtype)  # before index_topk tokens, classes also list later ones
+            value = torch.where(value > own, -1, value).to(torch.int32)
         key = f"{name}@{self._passes}" if self._passes else name
         self._tensors[key] = value
         layer = re.match(r"model\.layers\.(\d+)\.", name)
@@ -106,11 +110,12 @@ def main():
     p.add_argument("--tokens", required=True, help="5,6,7")
     p.add_argument("--steps", type=int, default=0, help="this many of the tokens, the last ones, are decode steps of one token")
     p.add_argument("-o", "--out", required=True)
+    p.add_argument("--keep", default=".*", help="record only names that match this pattern")
     p.add_argument("--dtype", default="float32", help="float32, float64, bfloat16: of weights and arithmetic")
     a = p.parse_args()
     model = open_transformers(a.model, a.dtype)
     tokens = [int(t) for t in a.tokens.split(",")]
-    dump, cache, at = Dump(model), None, 0
+    dump, cache, at = Dump(model, keep=a.keep), None, 0
     with torch.no_grad():
         for size in [len(tokens) - a.steps] + [1] * a.steps:
             dump.rows(tokens[at:at + size], at)
