@@ -249,7 +249,8 @@ TEST(indexer_is_rule_9_bit_for_bit)
 {
     static const struct indexer kinds[] = {{.heads = 1, .dim = 32, .hadamard = 1, .codes = 1}, {.heads = 3, .dim = 64, .hadamard = 1, .codes = 1},
                                            {.heads = 4, .dim = 128, .codes = 1, .highest = 1}, {.heads = 17, .dim = 128, .hadamard = 1, .codes = 1},
-                                           {.heads = 3, .dim = 64, .hadamard = 1, .bf16_weights = 1}, {.heads = 4, .dim = 128, .bf16_scores = 1}};
+                                           {.heads = 3, .dim = 64, .hadamard = 1, .bf16_weights = 1}, {.heads = 4, .dim = 128, .bf16_scores = 1},
+                                           {.heads = 130, .dim = 32, .codes = 1}};
     static const size_t lengths[][2] = {{1, 1}, {5, 4}, {255, 7}, {256, 255}, {300, 256}, {700, 33}}; /* tokens; kept */
     uint64_t seed = 9;
     for (size_t i = 0; i < COUNT(kinds); i++)
