@@ -330,6 +330,26 @@ TEST(a_weight_that_no_block_holds_is_named_where_it_is_stored)
         }
 }
 
+/* Each expert gets its own number of the list. */
+static void check_expert_scales(const char *path, const char *list)
+{
+    struct gguf *g;
+    struct checkpoint *c;
+    char name[96];
+    OK(gguf_open(&g, path, NULL, &err));
+    OK(checkpoint_open(&c, path, NULL, &err));
+    const struct gguf_tensor *all = gguf_find_tensor(g, list);
+    assert_true(all && all->shape[0] == 4 && memcmp(all->data, (const char *)all->data + sizeof(float), sizeof(float)) != 0);
+    for (int e = 0; e < 4; e++) {
+        snprintf(name, sizeof name, "model.layers.1.mlp.experts.%d.down_proj.weight_scale_2", e);
+        const struct tensor *t = checkpoint_find(c, name);
+        if (!t || t->bytes != sizeof(float) || memcmp(t->data, (const char *)all->data + (size_t)e * sizeof(float), sizeof(float)))
+            fail_msg("%s is not number %d of %s", name, e, list);
+    }
+    checkpoint_close(c);
+    gguf_close(g);
+}
+
 /* A number for the whole matrix; a number for each expert. */
 TEST(scales_of_nvfp4_matrices_that_are_wrong_are_refused)
 {
@@ -359,6 +379,7 @@ TEST(scales_of_nvfp4_matrices_that_are_wrong_are_refused)
             OK(vb_model_open(&m, path, NULL, &err));
             OK(model_check(m, NULL, NULL, &err));
             vb_model_close(m);
+            check_expert_scales(path, list);
         } else {
             REFUSED(vb_model_open(&m, path, NULL, &err), VB_BAD_CHECKPOINT,
                     i ? "f.gguf: blk.1.ffn_down_exps.scale is not one F32 number for each expert"

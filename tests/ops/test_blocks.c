@@ -141,32 +141,51 @@ TEST(packed_codes_decode_to_the_numbers_of_the_compressed_tensors_package)
     golden_close(&g);
 }
 
-/* The same of codes of 8 bits with a scale for each row. What the package rounds to BF16 is the copy of precision bf16. */
-TEST(int8_codes_decode_to_the_numbers_of_the_compressed_tensors_package)
+/* A matrix of int8 codes with a scale for each row. `stored`: what the copy of precision bf16 has; may be NULL. */
+static void check_int8(const char *what, const struct tensor *codes, const struct tensor *scale, const float *scale_f32, const float *want,
+                       const float *stored)
 {
-    struct golden g = golden_open("compressed");
-    size_t count, scales;
     double row[96];
-    float engine[96], scale_f32[24];
-    struct tensor codes = {.dtype = DTYPE_I8, .data = golden_data(&g, "int8.weight", &count)};
-    struct tensor scale = {.dtype = DTYPE_BF16, .data = golden_data(&g, "int8.weight_scale", &scales)};
-    assert_true(count == 24 * 96 && scales == 24);
-    for (size_t i = 0; i < 24; i++)
-        scale_f32[i] = bf16_to_f32(((const uint16_t *)scale.data)[i]);
-    struct matrix w = {.tensor = &codes, .scale = &scale, .rows = 24, .cols = 96, .block_rows = 1, .block_cols = 96};
-    struct weight_view view = {.type = WEIGHT_I8, .data = codes.data, .scale = scale_f32, .rows = 24, .cols = 96, .stride = 96, .scale_stride = 1,
-                               .block_rows = 1, .block_cols = 96};
-    const float *want = golden_data(&g, "int8.f32", &count), *stored = golden_data(&g, "int8.stored", &count);
+    float engine[96];
+    struct matrix w = {.tensor = codes, .scale = scale, .rows = 24, .cols = 96, .block_rows = 1, .block_cols = 96};
+    struct weight_view view = {.type = WEIGHT_I8, .data = codes->data, .scale = scale_f32, .rows = 24, .cols = 96, .stride = 96,
+                               .scale_stride = 1, .block_rows = 1, .block_cols = 96};
     for (int i = 0; i < 24; i++) {
         ref_row(&w, i, row);
         decode_weights(engine, &view, (size_t)i, 0, view.cols);
         for (int j = 0; j < 96; j++) {
             size_t at = (size_t)(i * 96 + j);
-            check_bits("INT8", at, (double)engine[j], want[at]);
-            check_bits("INT8 in bf16", at, (double)round_to_bf16(engine[j]), stored[at]);
-            check_bits("INT8 of the reference", at, row[j], want[at]);
+            check_bits(what, at, (double)engine[j], want[at]);
+            check_bits(what, at, row[j], want[at]);
+            if (stored)
+                check_bits("INT8 in bf16", at, (double)round_to_bf16(engine[j]), stored[at]);
         }
     }
+}
+
+TEST(int8_codes_decode_to_the_numbers_of_the_compressed_tensors_package)
+{
+    struct golden g = golden_open("compressed");
+    size_t count, scales;
+    float scale_f32[24];
+    struct tensor codes = {.dtype = DTYPE_I8, .data = golden_data(&g, "int8.weight", &count)};
+    struct tensor scale = {.dtype = DTYPE_BF16, .data = golden_data(&g, "int8.weight_scale", &scales)};
+    assert_true(count == 24 * 96 && scales == 24);
+    for (size_t i = 0; i < 24; i++)
+        scale_f32[i] = bf16_to_f32(((const uint16_t *)scale.data)[i]);
+    check_int8("INT8", &codes, &scale, scale_f32, golden_data(&g, "int8.f32", &count), golden_data(&g, "int8.stored", &count));
+    golden_close(&g);
+}
+
+/* F32 scales: products are rounded. */
+TEST(int8_codes_decode_to_the_numbers_that_numpy_computes_for_modelslim)
+{
+    struct golden g = golden_open("modelslim");
+    size_t count, scales;
+    struct tensor codes = {.dtype = DTYPE_I8, .data = golden_data(&g, "weight", &count)};
+    struct tensor scale = {.dtype = DTYPE_F32, .data = golden_data(&g, "weight_scale", &scales)};
+    assert_true(count == 24 * 96 && scales == 24);
+    check_int8("ModelSlim", &codes, &scale, scale.data, golden_data(&g, "f32", &count), NULL);
     golden_close(&g);
 }
 
@@ -304,6 +323,7 @@ int main(void)
         cmocka_unit_test(the_grids_of_the_reference_are_those_of_the_engine),
         cmocka_unit_test(packed_codes_decode_to_the_numbers_of_the_compressed_tensors_package),
         cmocka_unit_test(int8_codes_decode_to_the_numbers_of_the_compressed_tensors_package),
+        cmocka_unit_test(int8_codes_decode_to_the_numbers_that_numpy_computes_for_modelslim),
         cmocka_unit_test(weights_of_q8_and_q4_are_those_that_the_gguf_package_quantises_to),
         cmocka_unit_test(x_becomes_whole_steps_of_its_groups_largest_over_127),
         cmocka_unit_test(groups_that_are_tiny_or_not_finite_are_all_zero_or_nan),
