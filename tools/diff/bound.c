@@ -132,6 +132,7 @@ static int one_run(struct cli *c, const char *dir, const int32_t *ids, size_t co
     snprintf(path, sizeof path, "%s/run.safetensors", dir);
     int code = dump_begin(c, &dump, path, scores || shape.index_topk ? "*" : NULL);
     dump.no_attention_scores = !scores;
+    dump.no_hashes = 1;
     if (code != EXIT_DONE)
         return code;
     code = dump_values(c, &dump, ids, count, seed);

@@ -273,7 +273,8 @@ static int manifest_line(struct diff_reader *r, const char *manifest, size_t num
     char digest[SHA256_DIGEST_STRING_LENGTH];
     const json_t *sha = json_object_get(line, "sha256");
     e->told = 1;
-    SHA256Data((const uint8_t *)e->data, e->bytes, digest);
+    if (json_is_string(sha))
+        SHA256Data((const uint8_t *)e->data, e->bytes, digest);
     if (json_is_string(sha) && strcmp(json_string_value(sha), digest)) {
         if (!(*changed)++)
             note(r->side, "%s: %s is not what its manifest has the SHA-256 of: the file was changed after it was dumped", r->path,

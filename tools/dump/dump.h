@@ -33,6 +33,7 @@ struct dump {
     char **globs;           /* [glob_count]: patterns of the wanted names; if there are none, all names are wanted */
     int *matched;           /* [glob_count]: whether the pattern has matched a name */
     size_t glob_count;
+    int no_hashes;          /* nonzero: the lines of the manifest have no SHA-256, because this process reads the dump itself */
     int no_attention_scores; /* attention scores are left out, even if a pattern matches their names */
     const struct naming *naming; /* the engine whose names are used for the tensors; NULL: Verbatim */
     int layers;             /* how many layers the target has */

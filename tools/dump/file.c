@@ -201,14 +201,17 @@ static json_t *manifest_line(const struct dump *d, const struct dump_tensor *t, 
     if (t->outer > 1)
         json_array_append_new(shape, json_integer((json_int_t)t->outer));
     json_array_append_new(shape, json_integer((json_int_t)t->inner));
-    SHA256Data((const uint8_t *)t->data, t->size, digest);
-    line = json_pack("{s:s,s:s,s:o,s:o,s:I,s:I,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s,s:o,s:s}", "tensor", key, "name", t->name,
+    int hashed = !d->no_hashes && !d->stats; /* statistics have a hash of each row */
+    if (hashed)
+        SHA256Data((const uint8_t *)t->data, t->size, digest);
+    line = json_pack("{s:s,s:s,s:o,s:o,s:I,s:I,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s,s:o,s:o*}", "tensor", key, "name", t->name,
                      "layer", t->layer < 0 ? json_null() : json_integer(t->layer), "mtp_depth",
                      t->depth < 0 ? json_null() : json_integer(t->depth), "step", (json_int_t)step_of(d, t->depth), "pass",
                      (json_int_t)d->pass, "sequence", lists[0], "token", lists[1], "index", lists[2], "position", lists[3],
                      "slot", lists[4], "draft", lists[5], "accepted", lists[6], "parent", lists[7],
                      "shape", shape, "dtype", dtype_name[t->dtype],
-                     "layout", has_rope ? json_string(d->layout) : json_null(), "sha256", digest);
+                     "layout", has_rope ? json_string(d->layout) : json_null(), "sha256",
+                     hashed ? json_string(digest) : NULL);
     return cli_must(line);
 }
 
@@ -231,11 +234,11 @@ static int is_logits(const char *name) { return strstr(name, "lm_head.output") |
 /* Removes what `diff` does not read, to keep the file small. */
 static void shorten(const struct dump_tensor *t, json_t *line)
 {
-    static const char *const unread[] = {"position", "slot", "parent", "sha256", "draft", "accepted"};
+    static const char *const unread[] = {"position", "slot", "parent", "draft", "accepted"};
     int drafts = 0;
     for (size_t r = 0; r < t->rows; r++)
         drafts |= t->row[r].draft != 0;
-    for (size_t i = 0; i < (drafts ? 4 : 6); i++)
+    for (size_t i = 0; i < (drafts ? 3 : 5); i++)
         json_object_del(line, unread[i]);
 }
 
