@@ -241,6 +241,39 @@ TEST(a_scale_that_is_no_number_is_told_with_its_block)
     remove_dir(dir);
 }
 
+/* The exponent of d is in two of the four pieces: all its bits are ones, or all but one. */
+TEST(a_scale_of_iq1_m_that_is_no_number_is_told_with_its_block)
+{
+    static const unsigned char pieces[][2] = {{0xc0, 0x70}, {0x80, 0x70}, {0x40, 0x70}, {0xc0, 0x60}, {0xc0, 0x30}, {0xf0, 0xf0}};
+    char dir[64], path[128], *bytes;
+    size_t size;
+    make_dir(dir);
+    snprintf(path, sizeof path, "%s/f.gguf", dir);
+    write_quantised(dir, "f.gguf", (struct quantised_model){.name = "f", .types = {"IQ1_M"}, .large = 1});
+    for (size_t i = 0; i < COUNT(pieces); i++) {
+        struct gguf *g;
+        vb_model *m;
+        OK(vb_read_file(NULL, path, &bytes, &size, &err));
+        OK(gguf_parse(&g, bytes, size, "f", NULL, &err));
+        const struct gguf_tensor *t = gguf_find_tensor(g, "blk.0.attn_output.weight");
+        assert_true(t && t->shape[1] == 256);
+        unsigned char *block = (unsigned char *)bytes + ((const char *)t->data - bytes) + 56 * 5;
+        block[53] = (unsigned char)((block[53] & 15) | pieces[i][0]);
+        block[55] = (unsigned char)((block[55] & 15) | pieces[i][1]);
+        gguf_close(g);
+        write_file(dir, "f.gguf", bytes, size);
+        vb_free(NULL, bytes);
+        OK(vb_model_open(&m, path, NULL, &err));
+        if ((pieces[i][0] & 0xc0) == 0xc0 && (pieces[i][1] & 0x70) == 0x70)
+            REFUSED(model_check(m, NULL, NULL, &err), VB_BAD_CHECKPOINT,
+                    "f.gguf: model.layers.0.self_attn.o_proj.weight, block 0 of row 5: its scale d is not finite");
+        else
+            OK(model_check(m, NULL, NULL, &err));
+        vb_model_close(m);
+    }
+    remove_dir(dir);
+}
+
 /* 12 * 2^(252 - 128) is the largest weight that f32 holds. */
 TEST(an_exponent_of_mxfp4_that_is_too_large_is_told_with_its_block)
 {
@@ -396,6 +429,7 @@ int main(void)
         cmocka_unit_test(parts_of_kv_b_have_the_types_that_kernels_take),
         cmocka_unit_test(types_without_kernels_are_refused_by_name),
         cmocka_unit_test(a_scale_that_is_no_number_is_told_with_its_block),
+        cmocka_unit_test(a_scale_of_iq1_m_that_is_no_number_is_told_with_its_block),
         cmocka_unit_test(an_exponent_of_mxfp4_that_is_too_large_is_told_with_its_block),
         cmocka_unit_test(scales_of_nvfp4_matrices_that_are_wrong_are_refused),
         cmocka_unit_test(a_scale_that_is_no_number_ends_the_run),

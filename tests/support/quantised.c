@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-const struct block_type block_types[18] = {
+const struct block_type block_types[19] = {
     {"F32", 0, 1, 4, 0, 0, 0, 0},
     {"F16", 1, 1, 2, 0, 0, 0, 0},
     {"BF16", 30, 1, 2, 0, 0, 0, 0},
@@ -17,6 +17,7 @@ const struct block_type block_types[18] = {
     {"Q5_K", 13, 256, 176, 0, 2, 480, 15.5},
     {"Q6_K", 14, 256, 210, 208, 0, 1330, 0},
     {"MXFP4", 39, 32, 17, 0, 0, 5.9, 0},
+    {"IQ1_M", 29, 256, 56, 0, 0, 7.6, 0},
     {"IQ2_XS", 17, 256, 74, 0, 0, 56, 0},
     {"Q4_1", 3, 32, 20, 0, 2, 4.6, -7.5},
     {"IQ4_NL", 20, 32, 18, 0, 0, 70, 0},
@@ -65,7 +66,12 @@ static char *random_numbers(const struct block_type *t, size_t n, double size, u
         else if (t->bytes == 36)
             for (int s = 0; s < 4; s++) /* 1 to 4 */
                 b[s] = (char)(0x38 + next_random(seed) % 16);
-        else if (t->bytes == 17)
+        else if (t->bytes == 56) {
+            uint16_t half;
+            op_store_f16(&half, &(float){(float)d}, 1);
+            for (int k = 0; k < 4; k++) /* four bits each in the upper halves of the bytes 49, 51, 53 and 55 */
+                b[49 + 2 * k] = (char)((b[49 + 2 * k] & 15) | (half >> 4 * k & 15) << 4);
+        } else if (t->bytes == 17)
             *b = (char)(128 + lrint(log2(fabs(d))));
         else
             op_store_f16(b + t->d_at, &(float){(float)d}, 1);

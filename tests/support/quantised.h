@@ -8,7 +8,7 @@
 
 /* A type of blocks. A block has `numbers` numbers in `bytes` bytes. Its scale d is at byte d_at, and its minimum at byte
  * minimum_at. If d is 1 and the codes are random, the numbers have the standard deviation `spread`. If the block's minimum is also
- * `minimum`, their mean is 0. MXFP4 has a byte instead of d, the exponent of a power of two. NVFP4 has
+ * `minimum`, their mean is 0. MXFP4 has a byte instead of d, the exponent of a power of two. IQ1_M has d in four pieces. NVFP4 has
  * four bytes, and its tensors have one number each in a tensor of their own. */
 struct block_type {
     const char *name;
@@ -16,7 +16,7 @@ struct block_type {
     size_t numbers, bytes, d_at, minimum_at;
     double spread, minimum;
 };
-extern const struct block_type block_types[18];
+extern const struct block_type block_types[19];
 
 struct quantised_model {
     const char *name;
