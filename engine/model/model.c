@@ -104,6 +104,8 @@ static int bind_matrix(struct binder *b, struct weight_view *w, const struct ten
 #define WHOLE 0
 #define BY_ROWS OP_ROW_GROUP
 
+static void count_stored(struct binder *b, const struct weight_view *w) { b->m->stored_bytes += b->newest_bytes = weight_bytes(w); }
+
 /* Takes this rank's share of a matrix, in units of `unit` rows. */
 static int bind_share(struct binder *b, struct weight_view *w, const struct tensor **t, const char *part, size_t rows, size_t cols, size_t unit)
 {
@@ -112,7 +114,7 @@ static int bind_share(struct binder *b, struct weight_view *w, const struct tens
         return rc;
     struct op_share own = model_own_share(b, rows, unit);
     *w = weight_rows(w, own.begin, own.end - own.begin);
-    b->m->stored_bytes += b->newest_bytes = weight_bytes(w);
+    count_stored(b, w);
     return VB_OK;
 }
 
@@ -199,6 +201,8 @@ static int bind_exact(struct binder *b, struct weight_view *w, const char *part,
     int rc = bind_matrix(b, w, &t, part, rows, cols), rounded = to_bf16 && w->type != WEIGHT_BF16;
     if (rc)
         return rc;
+    if (!rounded && !weight_is_quantised(w->type))
+        count_stored(b, w);
     if ((!w->data && !b->o->shapes_only) || (!rounded && !weight_is_quantised(w->type)))
         return VB_OK;
     float *copy = b->o->shapes_only ? NULL : model_alloc(b, w->rows * w->cols, sizeof *copy);
@@ -318,8 +322,11 @@ static int bind_mtp(struct binder *b, struct mtp_module *module, int index)
         (rc = bind_linear(b, &module->eh_proj, "eh_proj", d, 2 * d, BY_ROWS)) ||
         (rc = bind_vector(b, &module->shared_head_norm, "shared_head.norm.weight", d)))
         return rc;
-    if (is_stored(b, "embed_tokens.weight") && (rc = bind_matrix(b, &module->embed_tokens, &t, "embed_tokens", V, d)))
-        return rc;
+    if (is_stored(b, "embed_tokens.weight")) {
+        if ((rc = bind_matrix(b, &module->embed_tokens, &t, "embed_tokens", V, d)))
+            return rc;
+        count_stored(b, &module->embed_tokens);
+    }
     return is_stored(b, "shared_head.head.weight") ? bind_linear(b, &module->head, "shared_head.head", V, d, BY_ROWS) : VB_OK;
 }
 
@@ -344,6 +351,7 @@ static int bind_outside(struct binder *b)
     if ((rc = bind_matrix(b, &m->embed_tokens, &t, "model.embed_tokens", V, d)) ||
         (rc = bind_vector(b, &m->norm, "model.norm.weight", d)))
         return rc;
+    count_stored(b, &m->embed_tokens);
     if (!b->c->tie_word_embeddings)
         return bind_linear(b, &m->lm_head, "lm_head", V, d, BY_ROWS);
     m->lm_head = m->embed_tokens; /* the function takes this rank's share of the head */
