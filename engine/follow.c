@@ -119,11 +119,10 @@ static int open_work(struct follower *f)
 
 static int open_pool(struct follower *f)
 {
-    uint64_t number = ranks_get_number(f->r), sizes[2];
-    struct kv_layout layout;
+    uint64_t number = ranks_get_number(f->r), sizes[7];
     ranks_get(f->r, sizes, sizeof sizes);
-    ranks_get(f->r, &layout, sizeof layout);
     ranks_done(f->r);
+    struct kv_layout layout = {(enum kv_type)sizes[2], (size_t)sizes[3], (size_t)sizes[4], (size_t)sizes[5], (size_t)sizes[6]};
     struct object *o = add(f, number);
     if (o)
         o->pool = vb_alloc(&f->r->allocator, 1, sizeof *o->pool);

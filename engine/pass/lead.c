@@ -160,9 +160,9 @@ int lead_pool(struct kvpool *pool, struct rank_group *r, vb_error *err)
     pool->number = ++r->numbered;
     ranks_put_number(r, RANKS_POOL);
     ranks_put_number(r, pool->number);
-    const uint64_t sizes[] = {pool->layers, pool->capacity};
+    const struct kv_layout *l = &pool->layout;
+    const uint64_t sizes[] = {pool->layers, pool->capacity, (uint64_t)l->type, l->latent, l->rope, l->index_layers, l->index_row};
     ranks_put(r, sizes, sizeof sizes);
-    ranks_put(r, &pool->layout, sizeof pool->layout);
     ranks_send(r);
     return ranks_agree(r, VB_OK, err);
 }
