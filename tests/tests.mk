@@ -154,11 +154,12 @@ arm64-programs:
 	+$(MAKE) BUILD=build-arm64 CC=aarch64-linux-gnu-gcc UNOPTIMISED=tools/% RUNNER="qemu-aarch64 -L $(SYSROOT)" \
 	    CFLAGS="-isystem $(SYSROOT)/usr/include -L$(SYSROOT)/usr/lib/aarch64-linux-gnu -Wl,-rpath-link,$(SYSROOT)/usr/lib/aarch64-linux-gnu" \
 	    arm64-subset
-arm64-subset: all $(BUILD)/tests/checkasm $(BUILD)/tests/test_bits
+arm64-subset: all $(BUILD)/tests/checkasm $(BUILD)/tests/test_bits $(BUILD)/tests/test_ranks_replay
 run_arm64 = "arm64/checkasm:qemu-aarch64 -L $(SYSROOT) build-arm64/tests/checkasm --quick" \
             "arm64/test_bits:qemu-aarch64 -L $(SYSROOT) build-arm64/tests/test_bits $(ARM64_LINES)" \
+            "arm64/ranks:tests/ranks_replay.sh $(BUILD) qemu-aarch64 -L $(SYSROOT) build-arm64" \
             "arm64/stack_access:tests/kernels/stack_access.py $(patsubst %,build-arm64/simd/neon_%.o,tiles quantised dotprod i8mm)"
-arm64: arm64-programs
+arm64: arm64-programs $(BUILD)/tests/test_ranks_replay
 	@tests/run.sh -l build-arm64/logs $(run_arm64)
 
 # Older CPUs than this one, emulated. Under the emulator oneDNN's 512 rows take minutes: test_bench runs without it, with oneDNN
