@@ -1,6 +1,7 @@
 /* tests/engine/test_ranks_sessions.c -- sessions, batches and files on several ranks have the bits that they have in one process. Runs in
  * the repository's root. With --all: on more models and groups. */
 #include "tests/support/batch.h"
+#include "tests/support/layout_checkpoint.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tiny.h"
 
@@ -59,34 +60,13 @@ TEST(every_draft_method_drafts_the_same)
     vb_model_close(small);
 }
 
-TEST(heads_of_the_target_draft_the_same)
-{
-    static const char *const methods[] = {"eagle", "eagle3"}, *const heads[] = {"golden/eagle/eagle1-v3", "golden/eagle/eagle3-v3"};
-    static const char *const precisions[] = {"f32", "bf16", "q8"};
-    for (size_t i = 0; i < 12; i++) {
-        vb_session_options o = some_options(methods[i % 2], 2 + (int)i % 4);
-        o.drafting.head = heads[i % 2];
-        o.drafting.tree.topk = i >= 6 ? 3 : 0;
-        check(methods[i % 2], "golden/tiny/v3", &(vb_model_options){.precision = precisions[i / 2 % 3]}, draft_with, &o);
-    }
-}
-
-TEST(trees_of_drafts_are_the_same)
-{
-    for (size_t i = 0; i < 4; i++) {
-        vb_session_options o = some_options("mtp-eagle", 3);
-        o.drafting.tree = (vb_tree_shape){.topk = 2 + (int)i % 3, .nodes = i % 2 ? 9 : 0};
-        o.sampling = (vb_sampling){.temperature = i / 2 ? 0.8f : 0.0f, .seed = 4};
-        check("trees", i % 2 ? "golden/tiny/v32" : "golden/tiny/v3", NULL, draft_with, &o);
-    }
-}
-
+/* Notes the confidence of each draft, which shows the bits of the logits from which it was drafted. */
 static void draft_between(vb_model *m, struct notes *n, void *context)
 {
-    vb_session_options o = some_options("mtp-eagle", 4);
+    const vb_session_options *of = context;
+    vb_session_options o = of ? *of : some_options("mtp-eagle", 4);
     int32_t prompt[23], next, drafts[VB_MAX_NODES], parents[VB_MAX_NODES], count;
     double confidence[VB_MAX_NODES];
-    (void)context;
     o.drafting.tree.topk = 3;
     random_tokens(m, 8, prompt, COUNT(prompt));
     vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
@@ -102,6 +82,28 @@ static void draft_between(vb_model *m, struct notes *n, void *context)
     OK(vb_truncate(s, 20, &err));
     note_run(n, s, 7, "after another cut");
     vb_session_close(s);
+}
+
+TEST(heads_of_the_target_draft_the_same)
+{
+    static const char *const methods[] = {"eagle", "eagle3"}, *const heads[] = {"golden/eagle/eagle1-v3", "golden/eagle/eagle3-v3"};
+    static const char *const precisions[] = {"f32", "bf16", "q8"};
+    for (size_t i = 0; i < 12; i++) {
+        vb_session_options o = some_options(methods[i % 2], 2 + (int)i % 4);
+        o.drafting.head = heads[i % 2];
+        o.drafting.tree.topk = i >= 6 ? 3 : 0;
+        check(methods[i % 2], "golden/tiny/v3", &(vb_model_options){.precision = precisions[i / 2 % 3]}, i < 6 ? draft_with : draft_between, &o);
+    }
+}
+
+TEST(trees_of_drafts_are_the_same)
+{
+    for (size_t i = 0; i < 4; i++) {
+        vb_session_options o = some_options("mtp-eagle", 3);
+        o.drafting.tree = (vb_tree_shape){.topk = 2 + (int)i % 3, .nodes = i % 2 ? 9 : 0};
+        o.sampling = (vb_sampling){.temperature = i / 2 ? 0.8f : 0.0f, .seed = 4};
+        check("trees", i % 2 ? "golden/tiny/v32" : "golden/tiny/v3", NULL, draft_with, &o);
+    }
 }
 
 TEST(cuts_and_single_drafts_are_the_same)
@@ -194,6 +196,10 @@ TEST(rows_of_evaluations_and_routes_are_the_same)
     static const char *const paths[] = {TINY_CHECKPOINTS(TINY_PATH) TINY_WITH_INDEXER(TINY_PATH) TINY_SHAPES(TINY_PATH)};
     for (size_t i = 0; i < COUNT(paths); i++)
         check(paths[i], paths[i], NULL, evaluate, i % 2 ? "expanded" : NULL);
+    char dir[64];
+    layout_checkpoint(dir, (struct layout_checkpoint){.layout = LAYOUT_FP8}); /* its module has a head of its own */
+    check("FP8", dir, &(vb_model_options){.precision = "bf16"}, evaluate, NULL);
+    remove_dir(dir);
 }
 
 /* ---- batches ---- */

@@ -204,7 +204,7 @@ static void write_config(const char *dir, const struct layout_checkpoint *c)
 void layout_checkpoint(char dir[64], struct layout_checkpoint c)
 {
     struct layout_file f = {.c = c, .room = 4u << 20, .random = 9 + (uint64_t)c.layout};
-    char prefix[32];
+    char prefix[32], name[64];
     assert_true((f.header = json_object()) && (f.data = malloc(f.room)));
     add_bf16(&f, "model.embed_tokens", ".weight", LAYOUT_V, LAYOUT_D, 0, 1);
     for (int l = 0; l < LAYERS + MODULES; l++) {
@@ -216,6 +216,10 @@ void layout_checkpoint(char dir[64], struct layout_checkpoint c)
         add_norm(&f, prefix, "hnorm", LAYOUT_D);
         add_matrix(&f, prefix, "eh_proj", LAYOUT_D, 2 * LAYOUT_D);
         add_norm(&f, prefix, "shared_head.norm", LAYOUT_D);
+        snprintf(name, sizeof name, "%sembed_tokens", prefix);
+        add_bf16(&f, name, ".weight", LAYOUT_V, LAYOUT_D, 0, 1);
+        snprintf(name, sizeof name, "%sshared_head.head", prefix);
+        add_bf16(&f, name, ".weight", LAYOUT_V, LAYOUT_D, 0, 0.2);
     }
     add_norm(&f, "model.", "norm", LAYOUT_D);
     if (!c.tied)
