@@ -278,6 +278,7 @@ static int target(struct follower *f)
     w->asks = (int)ranks_get_number(f->r);
     int code = get_rows(f);
     ranks_done(f->r);
+    f->r->passes++;
     if (!code)
         forward_target(w, f->rows.rows, f->rows.S);
     return code;

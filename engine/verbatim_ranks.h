@@ -44,6 +44,7 @@ typedef struct vb_rank_facts {
     char host[64];
     size_t weight_bytes;      /* size of this rank's weights: its share, and what every rank has */
     size_t resident_bytes;    /* memory of the process that is in use now */
+    uint64_t passes;          /* of models, without those of MTP modules, since the group was opened */
     uint64_t gathers, bytes;  /* since the group was opened: exchanges of operators, and the bytes of all ranks in them. A rank receives
                                  the bytes of the others */
     double seconds;           /* time in these exchanges, which includes waiting for slower ranks */

@@ -71,7 +71,7 @@ json_t *demo_numbers(const double *numbers, int count)
  * time. */
 static int decode(struct cli *c, const struct demo_prompt *p, struct demo_line *line, int shown)
 {
-    struct demo_run d = {.c = c, .colour = isatty(STDOUT_FILENO)};
+    struct demo_run d = {.c = c, .colour = cli_terminal(STDOUT_FILENO)};
     vb_error err;
     vb_generate_options o = {.max_tokens = (size_t)(c->n < 0 ? 160 : c->n), .ignore_eos = c->ignore_eos, .fingerprint = 1,
                              .callback = shown ? show : NULL, .context = &d};
@@ -125,7 +125,7 @@ static void print_heading(const struct cli *c, const char *method, const struct 
     size_t size, bos = p->count && p->ids[0] == vb_bos_token(c->tokenizer); /* not a part of the text */
     char *text = cli_text(c, p->ids + bos, p->count - bos, SIZE_MAX, &size);
     printf("--- %s%s\n", method, !strcmp(method, "none") ? ": one token per pass"
-                                 : isatty(STDOUT_FILENO)  ? ": accepted drafts are green"
+                                 : cli_terminal(STDOUT_FILENO)  ? ": accepted drafts are green"
                                                           : ": accepted drafts in [brackets]");
     fwrite(text, 1, size, stdout);
     free(text);

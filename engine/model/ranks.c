@@ -149,7 +149,7 @@ static size_t resident_bytes(void)
 void ranks_account(struct rank_group *r, vb_rank_facts *out)
 {
     vb_rank_facts *all = (vb_rank_facts *)(void *)r->op.buffer, *own = &all[r->op.rank];
-    *own = (vb_rank_facts){.weight_bytes = r->weight_bytes, .resident_bytes = resident_bytes(), .gathers = r->op.gathers, .bytes = r->op.bytes,
+    *own = (vb_rank_facts){.weight_bytes = r->weight_bytes, .resident_bytes = resident_bytes(), .passes = r->passes, .gathers = r->op.gathers, .bytes = r->op.bytes,
                            .seconds = r->op.seconds};
     memcpy(own->host, r->host, sizeof own->host);
     exchange(r, sizeof *own);

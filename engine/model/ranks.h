@@ -37,6 +37,7 @@ struct rank_group {
     size_t part_size, at; /* size of this part, and how much of it has been written or read */
     uint32_t numbered;   /* rank 0 numbers models, workspaces and pools; this is the last number */
     size_t weight_bytes; /* of the models that are open */
+    uint64_t passes;     /* RANKS_TARGET */
 };
 
 /* Rank 0 writes a message with ranks_put, and ends it with ranks_send. The other ranks read the same bytes with ranks_get, and end with

@@ -85,6 +85,7 @@ int lead_target(struct workspace *w, const struct row *rows, size_t S)
     if (w->stop && w->stop(w->stop_context))
         return -1;
     struct rank_group *r = begin(w, RANKS_TARGET);
+    r->passes++;
     w->asks = w->stop && S > ASKED_ROWS;
     ranks_put_number(r, (uint64_t)w->asks);
     put_rows(r, w, rows, S, w->model->config.dims.layers);

@@ -139,6 +139,7 @@ static json_t *all_stats(const struct cli *c, const vb_session *s, const vb_resu
     json_object_set_new(stats, "peak_memory_bytes", json_integer(peak_memory()));
     json_object_set_new(stats, "threads", threads(s));
     json_object_set_new(stats, "numa", placement(c));
+    json_object_set_new(stats, "ranks", cli_ranks(c));
     return stats;
 }
 
@@ -236,6 +237,7 @@ void answer_statistics(const struct answer *a, const vb_session *s, size_t promp
     if (cli_draft_tokens(c))
         fprintf(stderr, "drafting took %.1f ms of them; its caches take %.1f MB\n", 1e3 * r->draft_seconds, 1e-6 * (double)vb_draft_memory(s));
     print_by_depth(c, r);
+    cli_tell_ranks(c, 1);
     if (r->draft_failures)
         fprintf(stderr, "%zu drafts ended at a row of logits that was not finite\n", r->draft_failures);
 }
@@ -269,7 +271,7 @@ int answer_generate(struct answer *a, vb_session *session, size_t n, vb_result *
     if (code != EXIT_DONE)
         return code;
     answer_watch_interrupt(0);
-    a->colour = isatty(STDOUT_FILENO);
+    a->colour = cli_terminal(STDOUT_FILENO);
     a->logprobs = a->c->logprobs >= 0 ? json_array() : NULL;
     int failed = vb_generate(session, &o, result, &err);
     if (interrupted)

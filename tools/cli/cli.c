@@ -68,7 +68,7 @@ void cli_progress(const char *label, size_t done, size_t total)
 {
     static double last;
     double now = cli_seconds();
-    if (!isatty(STDERR_FILENO) || (done < total && now - last < 0.1))
+    if (!cli_terminal(STDERR_FILENO) || (done < total && now - last < 0.1))
         return;
     last = now;
     if (done < total)
@@ -136,6 +136,7 @@ int cli_open(struct cli *c)
     if (vb_model_open(&c->model, c->model_dir, &options, &err))
         return cli_error(c, &err);
     tell_placement(c);
+    cli_tell_ranks(c, 0);
     tell_missing(c);
     if (*cli_facts(c).repack_cache_note)
         fprintf(stderr, "verbatim: --repack-cache: %s\n", cli_facts(c).repack_cache_note);

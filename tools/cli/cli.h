@@ -151,6 +151,7 @@ struct cli {
     long long runs;             /* -1: not given */
     long long ranks;            /* for diff and plan; 0: not given */
     vb_ranks *group;            /* the processes that compute the model together; NULL: this one alone */
+    int group_size;             /* how many there are */
     long long sequence;         /* for diff and conventions: which text of a batch is compared; -1: all; a model has text 0 */
     long long logprobs;         /* -1: not given */
     int threads_given, isa_given, draft_given;
@@ -295,7 +296,18 @@ int cli_session_options(struct cli *c, size_t prompt_tokens, long long n, vb_ses
 /* Opens a session with these options. Reports errors. */
 int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **out);
 
-/* The next three functions are in tools/cli/process.c. */
+/* The next two functions are in tools/cli/ranks.c. They do nothing if one process computes the model alone. */
+/* With --stats, prints on stderr what each rank has and, if `passed`, what it did. */
+void cli_tell_ranks(const struct cli *c, int passed);
+/* Returns {passes, gathers, gathered_bytes, gathers_per_pass, bytes_per_pass, ranks}, or JSON null. */
+json_t *cli_ranks(const struct cli *c);
+
+/* The next five functions are in tools/cli/process.c. */
+/* Says that this process is a rank that a launcher has started, for example "rank 1 (host): ", which is put before some errors. NULL:
+ * nothing is put before them. */
+void cli_name_rank(const char *name);
+/* Whether a file descriptor is a terminal of the user. Launchers connect ranks to terminals of their own. */
+int cli_terminal(int fd);
 /* The program calls this function first. It opens descriptors 0 to 2 if they are closed, and installs a signal handler. If a
  * mapped file is truncated while it is in use, the handler reports an error. */
 void cli_begin(void);
@@ -359,7 +371,7 @@ double cli_seconds(void);
 /* If stderr is a terminal, prints "label: 37 %" on it, at most ten times per second. Erases the line when done == total. */
 void cli_progress(const char *label, size_t done, size_t total);
 
-/* Runs the command. `ranks`: the processes that compute the model together; NULL: this one alone. Returns the exit code. */
-int cli_main(int argc, char **argv, vb_ranks *ranks);
+/* Runs the command. `ranks`: the `count` processes that compute the model together; NULL: this one alone. Returns the exit code. */
+int cli_main(int argc, char **argv, vb_ranks *ranks, int count);
 
 #endif

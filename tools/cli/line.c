@@ -9,11 +9,13 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "tools/cli/cli.h"
+
 #ifdef HAVE_LIBEDIT
 #include <editline/readline.h>
 #endif
 
-int line_is_interactive(void) { return isatty(STDIN_FILENO) && isatty(STDOUT_FILENO); }
+int line_is_interactive(void) { return cli_terminal(STDIN_FILENO) && cli_terminal(STDOUT_FILENO); }
 
 #ifdef HAVE_LIBEDIT
 static char *edited(const char *prompt, size_t *size)

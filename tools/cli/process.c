@@ -8,6 +8,17 @@
 #include <unistd.h>
 
 static int json_wanted; /* nonzero: errors are printed as JSON objects on stdout */
+static int is_rank;
+static const char *rank_name = "";
+
+void cli_name_rank(const char *name)
+{
+    is_rank = 1;
+    rank_name = name ? name : "";
+}
+
+/* The terminals of a launcher do not control its processes. */
+int cli_terminal(int fd) { return isatty(fd) && (!is_rank || tcgetpgrp(fd) >= 0); }
 
 static void say(int fd, const char *text)
 {
@@ -27,8 +38,11 @@ void *cli_must(void *block)
     cli_remove_parts();
     if (json_wanted)
         say(STDOUT_FILENO, "{\"error\": \"no memory\"}\n");
-    else
-        say(STDERR_FILENO, "verbatim: no memory\n");
+    else {
+        say(STDERR_FILENO, "verbatim: ");
+        say(STDERR_FILENO, rank_name);
+        say(STDERR_FILENO, "no memory\n");
+    }
     _exit(EXIT_OTHER);
 }
 
@@ -102,6 +116,7 @@ static void bus_error(int number, siginfo_t *info, void *unused)
     }
     cli_remove_parts();
     say(STDERR_FILENO, "verbatim: ");
+    say(STDERR_FILENO, rank_name);
     say(STDERR_FILENO, path);
     say(STDERR_FILENO, ": it was cut short, or could not be read, while it was in use\n");
     _exit(EXIT_OTHER);

@@ -1,11 +1,14 @@
 /* tools/mpi/mpi.c -- the `verbatim` command in several processes that MPI has started: verbatim-mpi (Open MPI) and verbatim-mpich (MPICH).
  *
- * Rank 0 runs the command. The other ranks read only --isa and --threads from their command line, so that they may differ, and follow
- * rank 0. This is the only file that includes mpi.h. */
+ * Rank 0 runs the command. The other ranks have the same command line, in which only --isa and --threads may differ; they read these
+ * two options, and follow rank 0. This is the only file that includes mpi.h.
+ *
+ * If one process ends without MPI_Finalize, the launcher ends all others. So a rank never waits for one that is gone. */
 #include <mpi.h>
 
 #include <limits.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,14 +18,36 @@
 #include "tools/cli/cli.h"
 
 #define MOST_RANKS 1024
-#define PATIENCE 2e-3 /* seconds of waiting after which a rank sleeps between two looks */
+#define PATIENCE 2e-3   /* for transport.patience */
+#define CROWDED_PATIENCE 20e-6 /* the same, if the machine has more ranks than processors */
+#define LONGEST_NAP 5e-3 /* seconds */
+#define GRACE 5         /* seconds that rank 0 has, after a signal to another rank, to end the run in order */
 
 struct transport {
     int count;
+    double patience; /* seconds of waiting after which this rank sleeps between two looks */
     int size[MOST_RANKS], offset[MOST_RANKS];
 };
 
-/* Exchanges bytes. A rank that waits long, because rank 0 is idle, sleeps. */
+/* ---- exchanges ----------------------------------------------------------------------------------------------------- */
+
+/* Waits for an exchange. A rank that waits long, because rank 0 is idle, sleeps: each time a sixteenth of the time that it has waited. */
+static void wait_for(MPI_Request *request, double patience)
+{
+    double begun = cli_seconds(), waited = 0;
+    for (int done = 0, looks = 1;; looks++) {
+        MPI_Test(request, &done, MPI_STATUS_IGNORE);
+        if (done)
+            return;
+        if (waited > patience)
+            nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * (waited / 16 < LONGEST_NAP ? waited / 16 : LONGEST_NAP))}, NULL);
+        else if (looks % 8 == 0) /* others may need this processor: with more ranks than processors, the ranks that are waited for */
+            sched_yield();
+        if (waited > patience || looks % 64 == 0)
+            waited = cli_seconds() - begun;
+    }
+}
+
 static void all_gather(void *context, void *buffer, const size_t *offset)
 {
     struct transport *t = context;
@@ -36,43 +61,66 @@ static void all_gather(void *context, void *buffer, const size_t *offset)
         t->size[i] = (int)(offset[i + 1] - offset[i]);
     }
     MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer, t->size, t->offset, MPI_BYTE, MPI_COMM_WORLD, &request);
-    double begun = cli_seconds();
-    for (int done = 0, looks = 0; !done; looks++) {
-        MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-        if (!done && looks % 64 == 63)
-            sched_yield();
-        if (!done && looks % 1024 == 1023 && cli_seconds() - begun > PATIENCE)
-            nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
-    }
+    wait_for(&request, t->patience);
 }
 
-/* Returns the value of an option, "--NAME VALUE" or "--NAME=VALUE", or NULL. */
-static const char *value_of(int argc, char **argv, const char *name)
+/* ---- the command line ---------------------------------------------------------------------------------------------- */
+
+/* Returns how many arguments an option that each rank has for itself takes at argv[i], 0 if there is none. *value: its value. */
+static int own_option(int argc, char **argv, int i, const char *name, const char **value)
 {
     size_t size = strlen(name);
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], name) && i + 1 < argc)
-            return argv[i + 1];
-        if (!strncmp(argv[i], name, size) && argv[i][size] == '=')
-            return argv[i] + size + 1;
+    if (strncmp(argv[i], name, size))
+        return 0;
+    if (argv[i][size] == '=') {
+        *value = argv[i] + size + 1;
+        return 1;
     }
-    return NULL;
+    if (argv[i][size] || i + 1 == argc)
+        return 0;
+    *value = argv[i + 1];
+    return 2;
 }
 
-/* Returns this rank's part of the processors that it may use: of those of its machine, if the launcher did not bind it. */
-static int own_threads(void)
+/* What a rank's command line says. All ranks tell rank 0. */
+struct words {
+    uint64_t hash;                  /* of all that must be equal */
+    char isa[16], threads[16];      /* texts, empty if not given */
+    char host[MPI_MAX_PROCESSOR_NAME];
+};
+
+static void copy(char *to, size_t room, const char *text) { snprintf(to, room, "%s", text ? text : ""); }
+
+static struct words read_words(int argc, char **argv)
 {
-    MPI_Comm machine;
-    cpu_set_t set;
-    int ranks = 1;
-    CPU_ZERO(&set);
-    int processors = sched_getaffinity(0, sizeof set, &set) ? (int)sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
-    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
-    MPI_Comm_size(machine, &ranks);
-    MPI_Comm_free(&machine);
-    if (processors < (int)sysconf(_SC_NPROCESSORS_ONLN)) /* bound: these processors are this rank's alone */
-        return processors;
-    return processors / ranks ? processors / ranks : 1;
+    const char *isa = NULL, *threads = NULL;
+    int length;
+    struct words w = {.hash = 14695981039346656037u}; /* FNV-1a */
+    for (int i = 1, used; i < argc; i += used) {
+        used = own_option(argc, argv, i, "--isa", &isa);
+        if (!used)
+            used = own_option(argc, argv, i, "--threads", &threads);
+        if (!used)
+            used = own_option(argc, argv, i, "-t", &threads);
+        for (const char *c = argv[i]; !used; c++) {
+            w.hash = (w.hash ^ (unsigned char)*c) * 1099511628211u;
+            if (!*c)
+                used = 1;
+        }
+    }
+    copy(w.isa, sizeof w.isa, isa);
+    copy(w.threads, sizeof w.threads, threads);
+    MPI_Get_processor_name(w.host, &length);
+    return w;
+}
+
+/* Returns 0 if the text is not a number of threads. No text is the number 0. */
+static int read_threads(const char *text, int *threads)
+{
+    char *end;
+    long number = strtol(text, &end, 10);
+    *threads = (int)number;
+    return !*text || (*end == 0 && number >= 1 && number <= 4096);
 }
 
 /* Reads "2,1,1" into `weights`. Returns 0 if it does not have `count` numbers above 0. */
@@ -89,6 +137,77 @@ static int read_weights(const char *text, uint32_t *weights, int count)
     return 1;
 }
 
+/* Rank 0 compares the command lines. What is wrong in its own, the command says. Returns an exit code. */
+static int check_words(const struct words *all, int count)
+{
+    for (int i = 1; i < count; i++) {
+        int threads;
+        if (all[i].hash != all[0].hash)
+            fprintf(stderr, "verbatim: rank %d (%s) has another command line than rank 0 (%s); only --isa and --threads may differ\n", i, all[i].host,
+                    all[0].host);
+        else if (!read_threads(all[i].threads, &threads) && strcmp(all[i].threads, all[0].threads))
+            fprintf(stderr, "verbatim: rank %d (%s): --threads is %s, wanted an integer from 1 to 4096\n", i, all[i].host, all[i].threads);
+        else
+            continue;
+        return EXIT_USAGE;
+    }
+    return EXIT_DONE;
+}
+
+/* All ranks return the same exit code. */
+static int agree_on_words(const struct words *own, int rank, int count)
+{
+    struct words *all = rank ? NULL : cli_must(calloc((size_t)count, sizeof *all));
+    MPI_Gather(own, sizeof *own, MPI_BYTE, all, sizeof *own, MPI_BYTE, 0, MPI_COMM_WORLD);
+    int code = rank ? EXIT_DONE : check_words(all, count);
+    MPI_Bcast(&code, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    free(all);
+    return code;
+}
+
+static const char *weights_of(int argc, char **argv)
+{
+    const char *value = NULL;
+    for (int i = 1; i < argc; i++)
+        own_option(argc, argv, i, "--ranks-weights", &value);
+    return value;
+}
+
+/* ---- the machine --------------------------------------------------------------------------------------------------- */
+
+/* Counts the processors that this rank may use, and the ranks of its machine, itself included, that may use one of them, too. */
+static void count_processors(int *processors, int *sharing)
+{
+    MPI_Comm machine;
+    cpu_set_t own, *all, common;
+    int ranks;
+    CPU_ZERO(&own);
+    if (sched_getaffinity(0, sizeof own, &own)) /* more than 1024 processors */
+        CPU_SET(0, &own);
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
+    MPI_Comm_size(machine, &ranks);
+    all = cli_must(calloc((size_t)ranks, sizeof *all));
+    MPI_Allgather(&own, sizeof own, MPI_BYTE, all, sizeof own, MPI_BYTE, machine);
+    MPI_Comm_free(&machine);
+    *processors = CPU_COUNT(&own);
+    *sharing = 0;
+    for (int i = 0; i < ranks; i++) {
+        CPU_AND(&common, &own, &all[i]);
+        *sharing += CPU_COUNT(&common) > 0;
+    }
+    free(all);
+}
+
+/* ---- signals and exits --------------------------------------------------------------------------------------------- */
+
+/* Launchers send SIGINT and SIGTERM to all ranks. Where one process ends in order after a signal, rank 0 does, too, and this rank goes on
+ * until then. If rank 0 does not, for example because it did not receive the signal, this rank ends, and thereby all. */
+static void leave_it_to_rank_0(int number)
+{
+    signal(number, SIG_DFL);
+    alarm(GRACE);
+}
+
 static int is_over;
 
 /* Some errors end the process at once. The other ranks would wait for ever. */
@@ -98,23 +217,38 @@ static void abort_others(void)
         MPI_Abort(MPI_COMM_WORLD, EXIT_OTHER);
 }
 
-static int start(vb_ranks **ranks, struct transport *t, int rank, int argc, char **argv)
+static int follow(vb_ranks *ranks, const char *name, int is_server)
+{
+    vb_error err = {0};
+        cli_begin();
+    signal(SIGINT, leave_it_to_rank_0);
+    if (is_server)
+        signal(SIGTERM, leave_it_to_rank_0);
+    if (!vb_ranks_follow(ranks, &err))
+        return EXIT_DONE;
+    fprintf(stderr, "verbatim: %s%s\n", name, err.message);
+    exit(EXIT_OTHER); /* abort_others */
+}
+
+static int start(vb_ranks **ranks, struct transport *t, int rank, const struct words *own, int argc, char **argv)
 {
     static uint32_t weights[MOST_RANKS];
-    const char *shares = value_of(argc, argv, "--ranks-weights"), *threads = value_of(argc, argv, "--threads");
-    char host[MPI_MAX_PROCESSOR_NAME] = "";
-    int length, own = own_threads();
-    threads = threads ? threads : value_of(argc, argv, "-t");
+    const char *shares = weights_of(argc, argv);
     vb_error err = {0};
-    MPI_Get_processor_name(host, &length);
-    vb_ranks_options o = {.rank = rank, .count = t->count, .all_gather = all_gather, .context = t, .host = host,
-                          .threads = threads ? atoi(threads) : own, .isa = value_of(argc, argv, "--isa")};
-    if (shares && !read_weights(shares, weights, t->count)) {
+    int threads, processors, sharing;
+    count_processors(&processors, &sharing);
+    t->patience = sharing > processors ? CROWDED_PATIENCE : PATIENCE;
+    if (!read_threads(own->threads, &threads) || !threads) /* what is wrong on rank 0, cli_main says */
+        threads = processors > sharing ? processors / sharing : 1;
+    vb_ranks_options o = {.rank = rank, .count = t->count, .weights = weights, .all_gather = all_gather, .context = t, .host = own->host,
+                          .threads = threads, .isa = *own->isa ? own->isa : NULL};
+    if (!shares)
+        o.weights = NULL;
+    else if (!read_weights(shares, weights, t->count)) {
         if (!rank)
             fprintf(stderr, "verbatim: --ranks-weights is %.64s, wanted %d numbers above 0 with commas between them\n", shares, t->count);
         return EXIT_USAGE;
     }
-    o.weights = shares ? weights : NULL;
     if (!vb_ranks_open(ranks, &o, &err))
         return EXIT_DONE;
     if (!rank)
@@ -125,24 +259,29 @@ static int start(vb_ranks **ranks, struct transport *t, int rank, int argc, char
 int main(int argc, char **argv)
 {
     static struct transport transport;
-    int given, rank;
+    char name[MPI_MAX_PROCESSOR_NAME + 32];
+    int given, rank, code = EXIT_OTHER;
     vb_ranks *ranks = NULL;
-    vb_error err = {0};
     MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &given);
     atexit(abort_others);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &transport.count);
-    int code = transport.count > MOST_RANKS || given < MPI_THREAD_SERIALIZED ? EXIT_OTHER : start(&ranks, &transport, rank, argc, argv);
-    if (code == EXIT_DONE && rank) {
-        if (vb_ranks_follow(ranks, &err)) {
-            fprintf(stderr, "verbatim: rank %d: %s\n", rank, err.message);
-            return EXIT_OTHER; /* abort_others */
-        }
-    } else if (code == EXIT_DONE) {
-        code = cli_main(argc, argv, ranks);
+    struct words own = read_words(argc, argv);
+    snprintf(name, sizeof name, "rank %d (%s): ", rank, own.host);
+    cli_name_rank(transport.count > 1 ? name : NULL);
+    if (transport.count > MOST_RANKS || given < MPI_THREAD_SERIALIZED) {
+        if (!rank)
+            fprintf(stderr, "verbatim: %d ranks of an MPI with thread support %d, wanted at most %d ranks and %d or more\n", transport.count, given,
+                    MOST_RANKS, MPI_THREAD_SERIALIZED);
+    } else {
+        code = agree_on_words(&own, rank, transport.count);
+        if (code == EXIT_DONE)
+            code = start(&ranks, &transport, rank, &own, argc, argv);
     }
+    if (code == EXIT_DONE)
+        code = rank ? follow(ranks, name, argc > 1 && !strcmp(argv[1], "serve")) : cli_main(argc, argv, ranks, transport.count);
     vb_ranks_close(ranks);
     MPI_Finalize();
     is_over = 1;
-    return code;
+    return rank ? EXIT_DONE : code; /* launchers combine the codes of all ranks */
 }

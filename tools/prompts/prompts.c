@@ -203,7 +203,7 @@ static void drop(struct prompts_request *r)
 
 static void erase_progress(void)
 {
-    if (isatty(STDERR_FILENO))
+    if (cli_terminal(STDERR_FILENO))
         fputs("\r\033[K", stderr);
 }
 
@@ -215,7 +215,7 @@ static void done(void *context, const vb_request_end *end)
     if (p->code == EXIT_DONE && end->code == VB_NO_MEMORY) {
         p->code = cli_error(p->c, end->error);
     } else if (p->code == EXIT_DONE) {
-        if (!p->answers.path && isatty(STDOUT_FILENO))
+        if (!p->answers.path && cli_terminal(STDOUT_FILENO))
             erase_progress();
         p->code = answers_write(p->c, &p->answers, answer(r, end));
         p->answered++;
@@ -282,7 +282,7 @@ static void show_progress(struct prompts *p)
     double now = cli_seconds();
     char bar[31] = "..............................";
     size_t there = p->answers.kept + p->answered, all = p->file.num_prompts;
-    if (!isatty(STDERR_FILENO) || now - p->shown < 0.1)
+    if (!cli_terminal(STDERR_FILENO) || now - p->shown < 0.1)
         return;
     p->shown = now;
     memset(bar, '#', there * (sizeof bar - 1) / all);
@@ -380,6 +380,7 @@ static json_t *statistics(const struct prompts *p)
                                "pass_bytes", (json_int_t)s->pass_bytes, "draft_bytes", (json_int_t)p->draft_bytes * p->max_sequences);
     json_object_update(j, run);
     json_object_update(j, memory);
+    json_object_set_new(j, "ranks", cli_ranks(p->c));
     json_decref(run);
     json_decref(memory);
     return j;
@@ -397,6 +398,7 @@ static void tell_statistics(const struct prompts *p)
          s->cache_tokens);
     if (p->c->stats && !getrusage(RUSAGE_SELF, &usage))
         tell(p, "opened in %.1f ms; %zu passes; peak memory %.1f MB\n", 1e3 * p->c->open_seconds, s->passes, 1.024e-3 * (double)usage.ru_maxrss);
+    cli_tell_ranks(p->c, 1);
     if (cli_is_relaxed(p->c))
         tell(p, "--acceptance relaxed is lossy: these are not the tokens of plain decoding\n");
     if (p->answers.errors)

@@ -308,6 +308,8 @@ static int serve(struct server *s, struct http **http)
     atomic_store(&s->state, SERVER_READY);
     int is_ip6 = s->c->host && strchr(s->c->host, ':');
     fprintf(stderr, "listening on http://%s%s%s:%d\n", is_ip6 ? "[" : "", s->c->host ? s->c->host : "127.0.0.1", is_ip6 ? "]" : "", port);
+    if (s->c->group_size > 1) /* the signals of a launcher reach all ranks, and some launchers then end them within a second */
+        fprintf(stderr, "rank 0 is process %ld; a signal to it alone stops the server as described in --help\n", (long)getpid());
     wait_for_signal(s);
     fputs("stopping: requests that run are finished; another signal ends at once\n", stderr);
     atomic_store(&s->state, SERVER_STOPPING);
