@@ -93,9 +93,12 @@ endif
 $(BUILD)/ops/onednn.o: private FLAGS += $(if $(filter yes,$(ONEDNN)),-DVB_ONEDNN)
 
 # verbatim-mpi and verbatim-mpich compute one model in several processes, if Open MPI or MPICH is there. Their binaries differ.
+# A library for another architecture does not count. MPI=no: neither is built.
 PC_OF_mpi   := ompi-c
 PC_OF_mpich := mpich
-MPI     := $(foreach m,mpi mpich,$(if $(shell pkg-config --exists $(PC_OF_$(m)) 2>/dev/null && echo yes),$(m)))
+mpi_links = $(shell pkg-config --exists $(PC_OF_$1) 2>/dev/null && echo 'int main(void) { return MPI_Init(0, 0); }' | \
+              $(CC) $(CFLAGS) -include mpi.h -x c -o /dev/null - $$(pkg-config --cflags --libs $(PC_OF_$1)) 2>/dev/null && echo $1)
+MPIS    := $(if $(filter no,$(MPI)),,$(foreach m,mpi mpich,$(call mpi_links,$m)))
 
 LIB_SRC   := $(wildcard engine/*.c engine/*/*.c ops/*.c) $(SIMD)
 REF_SRC   := $(wildcard reference/*.c)
@@ -105,13 +108,13 @@ REF_OBJ   := $(REF_SRC:%.c=$(BUILD)/%.o)
 TOOL_OBJ  := $(TOOL_SRC:%.c=$(BUILD)/%.o)
 
 .PHONY: all demo serve test test-all checkasm checkasm-bench golden asan ubsan fuzz layers fmt clean help deps
-all: $(BUILD)/verbatim $(BUILD)/libverbatim.so.0 $(BUILD)/sleef.ok $(MPI:%=$(BUILD)/verbatim-%)
+all: $(BUILD)/verbatim $(BUILD)/libverbatim.so.0 $(BUILD)/sleef.ok $(MPIS:%=$(BUILD)/verbatim-%)
 
 help:
 	@sed -n 's/^## //p' Makefile
 
-## make                 build/verbatim, build/libverbatim.a and build/libverbatim.so.0
-## make deps            install the Debian packages that are missing (asks for sudo only when not root)
+## make                 build/verbatim, build/libverbatim.a and build/libverbatim.so.0; with MPI, build/verbatim-mpi and verbatim-mpich
+## make deps            install the Debian packages that are missing (asks for sudo only when not root); MPI=yes: those of MPI, too
 ## make demo            build, then run the main job on the bundled model
 ## make serve           build, then serve the bundled model over HTTP, with a web page
 ## make check           before each commit: what is quick of everything, under a minute after an edit of one line; installs nothing
@@ -161,7 +164,7 @@ $(BUILD)/tools/mpi/%.o: tools/mpi/mpi.c Makefile
 	$(call say,CC $< ($*))
 	$(Q)$(CC) $(BASE) $(CFLAGS) $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PC_OF_$*))) -c -o $@ $<
 
-$(MPI:%=$(BUILD)/verbatim-%): $(BUILD)/verbatim-%: $(BUILD)/tools/mpi/%.o $(filter-out $(BUILD)/tools/main.o,$(TOOL_OBJ)) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
+$(MPIS:%=$(BUILD)/verbatim-%): $(BUILD)/verbatim-%: $(BUILD)/tools/mpi/%.o $(filter-out $(BUILD)/tools/main.o,$(TOOL_OBJ)) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 	$(call say,LD $@)
 	$(Q)$(CC) $(BASE) $(CFLAGS) -o $@ $^ $(LIBS) $(EDIT) $(HTTP) $(shell pkg-config --libs $(PC_OF_$*))
 
@@ -178,7 +181,7 @@ include tools/install.mk
 -include $(LIB_OBJ:.o=.d) $(REF_OBJ:.o=.d) $(TOOL_OBJ:.o=.d) $(wildcard $(BUILD)/tests/*.d $(BUILD)/tests/*/*.d)
 
 deps:
-	tools/scripts/install-deps.sh
+	tools/scripts/install-deps.sh $(if $(filter yes,$(MPI)),mpi)
 
 demo: deps
 	$(MAKE) all

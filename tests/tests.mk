@@ -205,7 +205,7 @@ check: all $(addprefix $(BUILD)/tests/,$(QUICK) test_bits checkasm)
 LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_quantised test_prefill test_rejection test_truth test_diff test_precision test_forced \
           checkops_attention)
 run_native = "layers:tools/scripts/layers $(BUILD)" "tests/layers:tests/layers.sh $(BUILD)" "docs:tests/docs.py $(BUILD)" "grids:tests/grids.py" $(filter $(LONG),$(TESTS)) $(BUILD)/tests/checkasm tests/install.sh tests/python.sh \
-             "layouts:tests/cli/test_layouts.py $(BUILD)/verbatim" "layouts/int8:tests/cli/test_layouts_int8.py $(BUILD)/verbatim" "layouts/mistral:tests/cli/test_layouts_mistral.py $(BUILD)/verbatim" "plan:tests/cli/test_plan.py $(BUILD)/verbatim" "serve/load:tests/cli/test_serve_load.py $(BUILD)/verbatim" "serve/page:tests/cli/test_serve_page.py $(BUILD)/verbatim" "serve/meaning:tests/cli/test_serve_meaning.py $(BUILD)/verbatim" \
+             "layouts:tests/cli/test_layouts.py $(BUILD)/verbatim" "layouts/int8:tests/cli/test_layouts_int8.py $(BUILD)/verbatim" "layouts/mistral:tests/cli/test_layouts_mistral.py $(BUILD)/verbatim" "plan:tests/cli/test_plan.py $(BUILD)/verbatim" "mpi:tests/cli/test_mpi.py $(BUILD)/verbatim" "serve/load:tests/cli/test_serve_load.py $(BUILD)/verbatim" "serve/page:tests/cli/test_serve_page.py $(BUILD)/verbatim" "serve/meaning:tests/cli/test_serve_meaning.py $(BUILD)/verbatim" \
              "tsan/crew:$(TSAN_CREW)" "tsan/test_threads:build-thread/tests/test_threads" "browser:tests/browser.sh $(BUILD)/verbatim" "serve:tests/cli/test_serve.py $(BUILD)/verbatim" "serve/clients:tests/cli/test_serve_clients.py $(BUILD)/verbatim" "serve/memory:tests/cli/test_serve_memory.py $(BUILD)/verbatim" \
              "serve/random:tests/cli/test_serve_random.py $(BUILD)/verbatim" "serve/openai:tests/cli/test_serve_openai.py $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
 
@@ -241,7 +241,7 @@ test-all: test tsan coverage fuzz ubsan crossbuild serve-all
 	    "foreign/all:tests/foreign/run.sh score.py -v --goals f32:right=100,bf16:right=97,f16:right=98,tf32:right=98,fp8:right=95,clean=0 $(BUILD)/verbatim" \
 	    "foreign/hooks:tests/foreign/run.sh score.py -v --hooks --ranks 1 --only bf16 --goals bf16:right=96,clean=0 $(BUILD)/verbatim" \
 	    "foreign/conventions:tests/foreign/run.sh score_conventions.py -v --goals f32=10,bf16=10 $(BUILD)/verbatim" \
-	    "avx2/test_prefill:env ONEDNN_MAX_CPU_ISA=AVX2 $(BUILD)/tests/test_prefill"
+	    "avx2/test_prefill:env ONEDNN_MAX_CPU_ISA=AVX2 $(BUILD)/tests/test_prefill" "mpi/all:tests/cli/test_mpi.py $(BUILD)/verbatim --all"
 
 fuzz: $(FUZZERS)
 	@tests/run.sh -l $(BUILD)/logs $(subst -random $(FUZZ_RUNS),-random 300000,$(call fuzz_smoke))

@@ -139,7 +139,7 @@ static json_t *all_stats(const struct cli *c, const vb_session *s, const vb_resu
     json_object_set_new(stats, "peak_memory_bytes", json_integer(peak_memory()));
     json_object_set_new(stats, "threads", threads(s));
     json_object_set_new(stats, "numa", placement(c));
-    json_object_set_new(stats, "ranks", cli_ranks(c));
+    cli_add_ranks(c, stats);
     return stats;
 }
 

@@ -299,8 +299,8 @@ int cli_session(struct cli *c, size_t prompt_tokens, long long n, vb_session **o
 /* The next two functions are in tools/cli/ranks.c. They do nothing if one process computes the model alone. */
 /* With --stats, prints on stderr what each rank has and, if `passed`, what it did. */
 void cli_tell_ranks(const struct cli *c, int passed);
-/* Returns {passes, gathers, gathered_bytes, gathers_per_pass, bytes_per_pass, ranks}, or JSON null. */
-json_t *cli_ranks(const struct cli *c);
+/* Adds the key ranks: {passes, gathers, gathered_bytes, gathers_per_pass, bytes_per_pass, ranks}. */
+void cli_add_ranks(const struct cli *c, json_t *stats);
 
 /* The next five functions are in tools/cli/process.c. */
 /* Says that this process is a rank that a launcher has started, for example "rank 1 (host): ", which is put before some errors. NULL:

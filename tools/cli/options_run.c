@@ -201,7 +201,7 @@ const struct option options_to_run[] = {
      "Add the key routed_experts: the experts that each token of the text but the last took, in base64, as SGLang returns them."},
     {"--stats", NULL, NULL, OUTPUT_OPTIONS, TAKES_STATS, FLAG, AT(stats), 0, 0,
      "Print more statistics on stderr: acceptance at each draft depth, time to open the model, time to the first token, threads and "
-     "memory."},
+     "memory. With verbatim-mpi, also the weights, the memory and the waiting time of each process."},
     {"--html", NULL, "FILE", OUTPUT_OPTIONS, TAKES_TRACE, TEXT_VALUE, AT(html), 0, 0,
      "Write a web page to FILE that shows the rounds one after another. The page needs no network."},
 
@@ -217,7 +217,7 @@ const struct option options_to_run[] = {
      "weights in the memory of this node. In both modes, all weights are read when the model is opened. This option does not change the "
      "output."},
     {"--ranks-weights", NULL, "N,N,...", MACHINE_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(ranks_weights), 0, 0,
-     "For verbatim-mpi, which computes one model in several processes: the share of the weights that each process has and computes, as "
+     "For verbatim-mpi, which computes one model in several processes (docs/RANKS.md): the share of the weights that each process has and computes, as "
      "numbers in proportion (default: equal shares). This option does not change the output."},
     {"--mlock", NULL, NULL, MACHINE_OPTIONS, TAKES_COMPUTE, FLAG, AT(mlock), 0, 0,
      "Read all weights when the model is opened, and lock them into memory. If the system's limit is too low for this, a warning is "

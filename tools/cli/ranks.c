@@ -33,11 +33,11 @@ void cli_tell_ranks(const struct cli *c, int passed)
     free(facts);
 }
 
-json_t *cli_ranks(const struct cli *c)
+void cli_add_ranks(const struct cli *c, json_t *stats)
 {
     vb_rank_facts *facts = facts_of(c);
     if (!facts)
-        return json_null();
+        return;
     json_t *ranks = json_array();
     for (int i = 0; i < c->group_size; i++) {
         const vb_rank_facts *f = &facts[i];
@@ -47,6 +47,6 @@ json_t *cli_ranks(const struct cli *c)
     json_t *all = json_pack("{s:I,s:I,s:I,s:f,s:f,s:o}", "passes", (json_int_t)facts->passes, "gathers", (json_int_t)facts->gathers, "gathered_bytes",
                             (json_int_t)facts->bytes, "gathers_per_pass", each(facts->gathers, facts->passes), "bytes_per_pass",
                             each(facts->bytes, facts->passes), "ranks", ranks);
+    json_object_set_new(stats, "ranks", all);
     free(facts);
-    return all;
 }

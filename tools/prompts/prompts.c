@@ -380,7 +380,7 @@ static json_t *statistics(const struct prompts *p)
                                "pass_bytes", (json_int_t)s->pass_bytes, "draft_bytes", (json_int_t)p->draft_bytes * p->max_sequences);
     json_object_update(j, run);
     json_object_update(j, memory);
-    json_object_set_new(j, "ranks", cli_ranks(p->c));
+    cli_add_ranks(p->c, j);
     json_decref(run);
     json_decref(memory);
     return j;

@@ -1,13 +1,19 @@
 #!/bin/sh
 # Installs the Debian packages that are missing. Says which; asks for sudo only when not root.
 #   install-deps.sh         what `make` needs, and oneDNN, which `verbatim bench` measures beside ours where there is one
+#   install-deps.sh mpi     Open MPI and MPICH as well, for verbatim-mpi and verbatim-mpich
 #   install-deps.sh test    what `make test` needs as well (cmocka, sanitizers' runtimes come with gcc; qemu for Arm;
 #                           pkg-config and Python for the installed library; a browser without a window for the pages of
-#                           `verbatim trace` and `verbatim serve`; locales: numbers under a German locale)
+#                           `verbatim trace` and `verbatim serve`; locales: numbers under a German locale;
+#                           both MPIs)
 set -eu
 packages="gcc make libc6-dev libsleef-dev libpcre2-dev libjansson-dev libmd-dev libnuma-dev libedit-dev libmicrohttpd-dev"
+mpi="pkg-config libopenmpi-dev openmpi-bin libmpich-dev mpich"
+if [ "${1:-}" = mpi ]; then
+    packages="$packages $mpi"
+fi
 if [ "${1:-}" = test ]; then
-    packages="$packages libcmocka-dev qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross pkg-config
+    packages="$packages $mpi libcmocka-dev qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross
         python3-numpy python3-pytest python3-pip locales"
 fi
 
