@@ -315,6 +315,28 @@ TEST(a_saved_session_goes_on_with_any_number_of_ranks)
     }
 }
 
+/* ---- long contexts ---- */
+
+/* Several blocks of the cache, passes of many rows, and threads that share the few heads of a rank. */
+static void read_much(vb_model *m, struct notes *n, void *context)
+{
+    static int32_t prompt[530];
+    vb_session_options o = {.context = 600, .threads = 3, .exact_threads = 1, .prefill_chunk = 300, .prefill = context,
+                            .drafting = {.method = vb_mtp_modules(m) ? "mtp-vanilla" : "ngram", .tokens = 3}};
+    random_tokens(m, 6, prompt, COUNT(prompt));
+    vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
+    note_run(n, s, 9, "after a long prompt");
+    vb_session_close(s);
+}
+
+TEST(long_prompts_on_several_threads_have_the_same_bits)
+{
+    static const char *const paths[] = {"golden/tiny/v3", "golden/tiny/mistral4", "golden/tiny/v32"};
+    for (size_t i = 0; i < COUNT(paths); i++)
+        check_scenario(paths[i], paths[i], &(vb_model_options){.cache_type = i == 1 ? "bf16" : NULL, .precision = i ? "q8" : NULL},
+                       &(struct group_options){.count = 2 + (int)i % 2, .threads = 3 - (int)i}, read_much, i % 2 ? "expanded" : NULL);
+}
+
 /* ---- stops ---- */
 
 struct stopper {
@@ -380,6 +402,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(rows_of_evaluations_and_routes_are_the_same),
         cmocka_unit_test(batches_with_preemption_and_shared_rows_are_the_same),
         cmocka_unit_test(a_saved_session_goes_on_with_any_number_of_ranks),
+        cmocka_unit_test(long_prompts_on_several_threads_have_the_same_bits),
         cmocka_unit_test(passes_that_are_stopped_hang_nowhere_and_change_no_bit),
     };
     if (argc > 2)
