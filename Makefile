@@ -159,12 +159,12 @@ $(BUILD)/verbatim: $(TOOL_OBJ) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 	$(call say,LD $@)
 	$(Q)$(CC) $(BASE) $(CFLAGS) -o $@ $^ $(LIBS) $(EDIT) $(HTTP)
 
-$(BUILD)/tools/mpi/%.o: tools/mpi/mpi.c Makefile
+$(MPIS:%=$(BUILD)/tools/mpi/%.o): $(BUILD)/tools/mpi/%.o: tools/mpi/mpi.c tools/mpi/measure.h tools/cli/cli.h Makefile
 	@mkdir -p $(@D)
 	$(call say,CC $< ($*))
 	$(Q)$(CC) $(BASE) $(CFLAGS) $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PC_OF_$*))) -c -o $@ $<
 
-$(MPIS:%=$(BUILD)/verbatim-%): $(BUILD)/verbatim-%: $(BUILD)/tools/mpi/%.o $(filter-out $(BUILD)/tools/main.o,$(TOOL_OBJ)) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
+$(MPIS:%=$(BUILD)/verbatim-%): $(BUILD)/verbatim-%: $(BUILD)/tools/mpi/%.o $(BUILD)/tools/mpi/measure.o $(filter-out $(BUILD)/tools/main.o,$(TOOL_OBJ)) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 	$(call say,LD $@)
 	$(Q)$(CC) $(BASE) $(CFLAGS) -o $@ $^ $(LIBS) $(EDIT) $(HTTP) $(shell pkg-config --libs $(PC_OF_$*))
 

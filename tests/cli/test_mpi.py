@@ -88,6 +88,7 @@ def generate_is_the_same_with_unequal_shares_and_mixed_instruction_sets():
         for mpi in HERE:
             line = command(mpi, [[isas[0]], ["--isa", "best"], [isas[1], "-t", "2"]], arguments + ["--ranks-weights", "5,1,3"])
             assert said(output(line)) == expected, line
+            assert said(output(command(mpi, 2, arguments + ["--ranks-weights", "measured"]))) == expected
 
 
 def verify_prints_the_fingerprints_of_one_process():
@@ -231,7 +232,7 @@ def errors_are_one_sentence():
             (2, [*generate, "--threads", "none"], 2, "--threads is none, wanted an integer from 1 to 4096"),
             ([[], ["--threads", "none"]], generate, 2, "rank 1 (.*): --threads is none, wanted an integer from 1 to 4096"),
             ([[], ["--isa", "mmx"]], generate, 2, "rank 1 (.*): unknown instruction set mmx.*"),
-            (3, [*generate, "--ranks-weights", "1,1"], 2, "--ranks-weights is 1,1, wanted 3 numbers above 0 .*"),
+            (3, [*generate, "--ranks-weights", "1,1"], 2, "--ranks-weights is 1,1, wanted \"measured\", or 3 numbers above 0 .*"),
             (2, [*generate, "--prefill", "onednn"], 2, "prefill onednn is for one process.*"),
             (2, [*generate, "--numa", "bind"], 2, "numa bind is for one process.*"),
             ([[f"{folder}/a"], [f"{folder}/c"]], ["generate", "model", *PROMPT], 1, "rank 1 (.*): model.*No such file or directory"),

@@ -218,7 +218,8 @@ const struct option options_to_run[] = {
      "output."},
     {"--ranks-weights", NULL, "N,N,...", MACHINE_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(ranks_weights), 0, 0,
      "For verbatim-mpi, which computes one model in several processes (docs/RANKS.md): the share of the weights that each process has and computes, as "
-     "numbers in proportion (default: equal shares). This option does not change the output."},
+     "numbers in proportion (default: equal shares). With measured, each process first measures how fast it reads memory, which takes a "
+     "fifth of a second, and has a share in proportion. This option does not change the output."},
     {"--mlock", NULL, NULL, MACHINE_OPTIONS, TAKES_COMPUTE, FLAG, AT(mlock), 0, 0,
      "Read all weights when the model is opened, and lock them into memory. If the system's limit is too low for this, a warning is "
      "printed and the command continues."},

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "tools/cli/cli.h"
+#include "tools/mpi/measure.h"
 
 #define MOST_RANKS 1024
 #define PATIENCE 2e-3   /* for transport.patience */
@@ -230,6 +231,20 @@ static int follow(vb_ranks *ranks, const char *name, int is_server)
     exit(EXIT_OTHER); /* abort_others */
 }
 
+/* Measures what each rank reads per second while all of them read. Returns 0 if one of them has no memory for that. */
+static int measure_weights(uint32_t *weights, int rank, int count, int threads, const char *host)
+{
+    int all = 1;
+    MPI_Barrier(MPI_COMM_WORLD);
+    uint32_t own = measure_read_speed(threads);
+    MPI_Allgather(&own, 1, MPI_UINT32_T, weights, 1, MPI_UINT32_T, MPI_COMM_WORLD);
+    if (!own)
+        fprintf(stderr, "verbatim: rank %d (%s): no memory to measure how fast it reads\n", rank, host);
+    for (int i = 0; i < count; i++)
+        all &= weights[i] > 0;
+    return all;
+}
+
 static int start(vb_ranks **ranks, struct transport *t, int rank, const struct words *own, int argc, char **argv)
 {
     static uint32_t weights[MOST_RANKS];
@@ -244,9 +259,11 @@ static int start(vb_ranks **ranks, struct transport *t, int rank, const struct w
                           .threads = threads, .isa = *own->isa ? own->isa : NULL};
     if (!shares)
         o.weights = NULL;
-    else if (!read_weights(shares, weights, t->count)) {
+    else if (!strcmp(shares, "measured") && !measure_weights(weights, rank, t->count, threads, own->host))
+        return EXIT_OTHER;
+    else if (strcmp(shares, "measured") && !read_weights(shares, weights, t->count)) {
         if (!rank)
-            fprintf(stderr, "verbatim: --ranks-weights is %.64s, wanted %d numbers above 0 with commas between them\n", shares, t->count);
+            fprintf(stderr, "verbatim: --ranks-weights is %.64s, wanted \"measured\", or %d numbers above 0 with commas between them\n", shares, t->count);
         return EXIT_USAGE;
     }
     if (!vb_ranks_open(ranks, &o, &err))
