@@ -281,9 +281,10 @@ def is_there(pid):
 class Running:
     """A run that is to be ended; its ranks are all there."""
 
-    def __init__(self, mpi, ranks, arguments):
+    def __init__(self, mpi, ranks, arguments, machines=None):
         self.errors = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(command(mpi, ranks, arguments), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.errors)
+        line = machines.command(mpi, arguments) if machines else command(mpi, ranks, arguments)
+        self.process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.errors)
         self.wait_for(lambda: len(ranks_of(self.process.pid)) == ranks)
         self.pids = ranks_of(self.process.pid)
 
@@ -406,18 +407,98 @@ def serve_answers_and_sleeps_and_ends():
 
 
 def a_signal_to_one_rank_alone_ends_all():
-    for mpi in HERE if ALL else []:
+    for mpi in HERE:
         server = Served(mpi, 2)
         os.kill(server.went.pids[1], signal.SIGINT)
         assert server.went.ended() != 0
+
+
+# ---- two machines ---------------------------------------------------------------------------------------------------
+
+AGENT = """#!/bin/sh
+while case $1 in -*) true ;; *) false ;; esac do shift; done # options of ssh
+[ "$1" = 10.77.19.1 ] && name=NAME1 || name=NAME2
+shift
+exec ip netns exec $name unshare --uts sh -c "hostname $name; $*"
+"""
+
+
+class TwoMachines:
+    """Two network namespaces, each with an address and a host name of its own, and nothing between them but a pair of interfaces."""
+
+    def __enter__(self):
+        self.names = [f"verbatim{os.getpid()}{side}" for side in "ab"]
+        self.folder = tempfile.TemporaryDirectory()
+        self.agent = f"{self.folder.name}/agent"
+        with open(self.agent, "w") as file:
+            file.write(AGENT.replace("NAME1", self.names[0]).replace("NAME2", self.names[1]))
+        os.chmod(self.agent, 0o755)
+        for name in self.names:
+            output(["ip", "netns", "add", name])
+        output(["ip", "link", "add", "veth0", "netns", self.names[0], "type", "veth", "peer", "name", "veth0", "netns", self.names[1]])
+        for number, name in enumerate(self.names):
+            output(["ip", "-n", name, "addr", "add", f"10.77.19.{number + 1}/24", "dev", "veth0"])
+            for device in ("veth0", "lo"):
+                output(["ip", "-n", name, "link", "set", device, "up"])
+        for name in self.names:
+            while json.loads(output(["ip", "-n", name, "-j", "link", "show", "veth0"]))[0]["operstate"] != "UP":
+                time.sleep(0.02)
+        return self
+
+    def __exit__(self, *rest):
+        for name in self.names:
+            subprocess.run(["ip", "netns", "del", name], check=False)
+        self.folder.cleanup()
+
+    def command(self, mpi, arguments):
+        """Two ranks, one on each machine; the launcher is on the first."""
+        if mpi == "mpi":
+            options = ["--host", "10.77.19.1:1,10.77.19.2:1", "--bind-to", "none", "--mca", "plm_rsh_agent", self.agent, "--mca", "pml", "ob1", "--mca", "btl",
+                       "tcp,self", "--mca", "btl_tcp_if_include", "veth0", "--mca", "oob_tcp_if_include", "veth0"]
+        else:
+            options = ["-launcher", "ssh", "-launcher-exec", self.agent, "-hosts", "10.77.19.1,10.77.19.2", "-genv", "UCX_TLS", "tcp", "-genv", "UCX_NET_DEVICES", "veth0"]
+        here = ["ip", "netns", "exec", self.names[0], "unshare", "--uts", "sh", "-c", f'hostname {self.names[0]}; exec "$@"', "sh"]
+        return [*here, IMPLEMENTATIONS[mpi][0], *options, "-n", "2", os.path.abspath(f"{VERBATIM}-{mpi}"), *arguments]
+
+    def sent(self):
+        """Bytes that have gone through the network."""
+        said = [json.loads(output(["ip", "-n", name, "-s", "-j", "link", "show", "veth0"])) for name in self.names]
+        return sum(one[0]["stats64"]["tx"]["bytes"] for one in said)
+
+
+def can_make_machines():
+    return os.geteuid() == 0 and all(map(shutil.which, ("ip", "unshare"))) and run(["unshare", "--net", "--uts", "true"]).returncode == 0
+
+
+def two_machines_compute_over_tcp():
+    if not can_make_machines():
+        print("skipped: two network namespaces need root, `ip netns` and `unshare`; not tested: ranks on two machines over TCP")
+        return
+    arguments = ["generate", TALE, *PROMPT, "-n", "40", "--json", "--draft", "mtp-eagle", *ONE]
+    expected = said(alone(*arguments))
+    with TwoMachines() as machines:
+        for mpi in HERE:
+            before = machines.sent()
+            answer = output(machines.command(mpi, arguments))
+            ranks = json.loads(answer)["stats"]["ranks"]
+            assert said(answer) == expected, f"{mpi}: two machines compute something else"
+            assert [rank["host"] for rank in ranks["ranks"]] == machines.names, ranks
+            assert machines.sent() - before > ranks["gathered_bytes"], "the bytes did not go through the network"
+            verified = json.loads(output(machines.command(mpi, ["verify", "golden/tiny/v3-mtp3", "--tokens", "5,6,7,8", "-n", "6", "--json"])))
+            assert verified["equal"], verified
+            for victim in (0, 1):
+                went = Running(mpi, 2, ["generate", TALE, "--prompts", f"{TALE}/prompts.jsonl", "-n", "400", "--ignore-eos", *ONE], machines)
+                os.kill(went.pids[victim], signal.SIGKILL)
+                assert went.ended() != 0
 
 
 TESTS = [generate_is_the_same_with_unequal_shares_and_mixed_instruction_sets, verify_prints_the_fingerprints_of_one_process,
          files_have_the_bytes_of_one_process, other_commands_print_what_one_process_prints, batches_with_preemption_have_the_answers_of_one_process,
          sessions_are_loaded_by_any_number_of_ranks, chat_reads_stdin_on_rank_0, one_rank_without_a_launcher_is_as_one_process,
          traffic_is_what_the_document_says, errors_are_one_sentence, a_killed_rank_ends_all_and_a_batch_goes_on,
-         ctrl_c_ends_a_run_as_in_one_process, a_file_that_is_cut_short_names_rank_and_file, serve_answers_and_sleeps_and_ends,
-         a_signal_to_one_rank_alone_ends_all]
+         ctrl_c_ends_a_run_as_in_one_process, a_file_that_is_cut_short_names_rank_and_file, serve_answers_and_sleeps_and_ends]
+if ALL:
+    TESTS += [a_signal_to_one_rank_alone_ends_all, two_machines_compute_over_tcp]
 
 
 def main():

@@ -211,6 +211,27 @@ static void leave_it_to_rank_0(int number)
 
 static int is_over;
 
+static int end_code; /* rank 0's exit code */
+
+static void end_now(int number)
+{
+    (void)number;
+    _exit(end_code);
+}
+
+/* MPICH 4.0 with UCX over TCP sometimes waits in MPI_Finalize for ever: one rank waits for another to answer, which has gone on to the
+ * launcher's barrier. Nothing is left to be done then, so the process ends anyway. */
+static void finish(int code)
+{
+    fflush(NULL);
+    end_code = code;
+    signal(SIGALRM, end_now);
+    alarm(GRACE);
+    MPI_Finalize();
+    is_over = 1;
+    alarm(0);
+}
+
 /* Some errors end the process at once. The other ranks would wait for ever. */
 static void abort_others(void)
 {
@@ -298,7 +319,7 @@ int main(int argc, char **argv)
     if (code == EXIT_DONE)
         code = rank ? follow(ranks, name, argc > 1 && !strcmp(argv[1], "serve")) : cli_main(argc, argv, ranks, transport.count);
     vb_ranks_close(ranks);
-    MPI_Finalize();
-    is_over = 1;
-    return rank ? EXIT_DONE : code; /* launchers combine the codes of all ranks */
+    code = rank ? EXIT_DONE : code; /* launchers combine the codes of all ranks */
+    finish(code);
+    return code;
 }
