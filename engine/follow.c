@@ -23,6 +23,7 @@ struct followed_rows {
     struct kvcache *caches;   /* [S]: have only what a pass reads: pool and slots */
     struct kept_tokens *use;  /* [S] */
     size_t *forced, *forced_kept, *used, *slots; /* [S]: where the numbers of each row begin; SIZE_MAX: it has none */
+    size_t *keeper;           /* [S]: number, from 1, of the row whose pass writes the set that this row uses; 0: none of this pass does */
     int32_t *numbers;
     size_t count, room;
 };
@@ -197,9 +198,9 @@ static int make_rows(struct follower *f, size_t S)
     if (S <= p->rooms)
         return VB_OK;
     void **of[] = {(void **)&p->rows, (void **)&p->caches, (void **)&p->use, (void **)&p->forced, (void **)&p->forced_kept, (void **)&p->used,
-                   (void **)&p->slots};
+                   (void **)&p->slots, (void **)&p->keeper};
     const size_t size[] = {sizeof *p->rows, sizeof *p->caches, sizeof *p->use, sizeof *p->forced, sizeof *p->forced_kept, sizeof *p->used,
-                           sizeof *p->slots};
+                           sizeof *p->slots, sizeof *p->keeper};
     p->rooms = 0;
     for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
         vb_free(a, *of[i]);
@@ -211,7 +212,8 @@ static int make_rows(struct follower *f, size_t S)
     return VB_OK;
 }
 
-static int get_row(struct follower *f, size_t s)
+/* `topk`: the most tokens in a set. */
+static int get_row(struct follower *f, size_t s, size_t topk)
 {
     struct followed_rows *p = &f->rows;
     size_t count;
@@ -224,18 +226,23 @@ static int get_row(struct follower *f, size_t s)
         code = get_numbers(f, &p->forced_kept[s], &count);
     if (!code)
         code = get_numbers(f, &p->used[s], &count);
-    p->use[s].count = code ? 0 : count;
-    return code;
+    if (code)
+        return code;
+    p->use[s].count = count;
+    p->keeper[s] = (size_t)ranks_get_number(f->r);
+    if (p->keeper[s] && !count)
+        p->used[s] = p->count;
+    return !p->keeper[s] || numbers(f, topk - count) ? VB_OK : no_memory(f); /* a row of the pass will write other tokens there */
 }
 
 static const int32_t *at(const struct followed_rows *p, size_t place) { return place == SIZE_MAX ? NULL : p->numbers + place; }
 
-static int get_rows(struct follower *f)
+static int get_rows(struct follower *f, const struct workspace *w)
 {
     struct followed_rows *p = &f->rows;
     int code = make_rows(f, (size_t)ranks_get_number(f->r));
     for (size_t s = 0; s < p->S && !code; s++)
-        code = get_row(f, s);
+        code = get_row(f, s, w->model->config.dims.index_topk);
     for (size_t s = 0, n, first; s < p->S && !code; s += n) {
         n = (size_t)ranks_get_number(f->r);
         code = get_slots(f, &first);
@@ -246,8 +253,11 @@ static int get_rows(struct follower *f)
         p->caches[s].slots = p->numbers + p->slots[s];
         p->rows[s].forced = at(p, p->forced[s]);
         p->rows[s].forced_kept = at(p, p->forced_kept[s]);
-        p->use[s].slots = p->use[s].count ? p->numbers + p->used[s] : NULL;
-        p->rows[s].use = &p->use[s];
+        p->use[s].slots = p->used[s] == SIZE_MAX ? NULL : p->numbers + p->used[s];
+        struct row *keeper = p->keeper[s] ? &p->rows[p->keeper[s] - 1] : NULL;
+        if (keeper && !keeper->keep)
+            keeper->keep = &p->use[s];
+        p->rows[s].use = keeper ? keeper->keep : &p->use[s];
     }
     return code;
 }
@@ -276,7 +286,7 @@ static int target(struct follower *f)
 {
     struct workspace *w = begin(f);
     w->asks = (int)ranks_get_number(f->r);
-    int code = get_rows(f);
+    int code = get_rows(f, w);
     ranks_done(f->r);
     f->r->passes++;
     if (!code)
@@ -288,7 +298,7 @@ static int mtp(struct follower *f)
 {
     struct workspace *w = begin(f);
     uint64_t module = ranks_get_number(f->r), depth = ranks_get_number(f->r);
-    int code = get_rows(f);
+    int code = get_rows(f, w);
     size_t n = f->rows.S * w->model->config.dims.d;
     if (!code)
         code = make_floats(f, &f->hidden, &f->hidden_room, 2 * n);
@@ -370,7 +380,7 @@ int vb_ranks_follow(vb_ranks *r, vb_error *err)
     while (f.objects)
         drop(&f, f.objects);
     struct followed_rows *p = &f.rows;
-    void *all[] = {p->rows, p->caches, p->use, p->forced, p->forced_kept, p->used, p->slots, p->numbers, f.hidden, f.logits};
+    void *all[] = {p->rows, p->caches, p->use, p->forced, p->forced_kept, p->used, p->slots, p->keeper, p->numbers, f.hidden, f.logits};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         vb_free(&r->allocator, all[i]);
     fpenv_leave(env);
