@@ -33,6 +33,7 @@ static void draft_with(vb_model *m, struct notes *n, void *context)
     int32_t prompt[17];
     o.drafting.model = o.drafting.model ? o.drafting.model : m;
     random_tokens(m, 8, prompt, COUNT(prompt));
+    prompt[0] = 3; /* a thinking begins, for acceptance relaxed */
     vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
     note_run(n, s, 18, "first");
     OK(vb_append(s, prompt, 9, &err));
@@ -53,7 +54,7 @@ TEST(every_draft_method_drafts_the_same)
         if (i == 11)
             o.drafting.model = small;
         else if (i % 4 == 3 && strncmp(methods[i / 2], "eagle", 5))
-            o.sampling.acceptance = "rejection";
+            o.sampling.acceptance = i % 8 == 3 ? "rejection" : "relaxed", o.sampling.thinking_begin = 3, o.sampling.thinking_end = 4;
         snprintf(what, sizeof what, "%s, %d drafts, %s", o.drafting.method, o.drafting.tokens, o.sampling.acceptance ? o.sampling.acceptance : "strict");
         check(what, i % 2 ? "golden/tiny/v3-mtp3" : "golden/tiny/glm5", NULL, draft_with, &o);
     }
@@ -337,6 +338,35 @@ TEST(long_prompts_on_several_threads_have_the_same_bits)
                        &(struct group_options){.count = 2 + (int)i % 2, .threads = 3 - (int)i}, read_much, i % 2 ? "expanded" : NULL);
 }
 
+/* ---- numbers that are not finite ---- */
+
+static void find_bad_row(vb_model *m, struct notes *n, void *context)
+{
+    int32_t prompt[15];
+    vb_session_options o = some_options("mtp-eagle", 2);
+    vb_result r;
+    vb_error err = {0};
+    (void)context;
+    random_tokens(m, 4, prompt, COUNT(prompt));
+    vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
+    assert_int_equal(vb_generate(s, &(vb_generate_options){.max_tokens = 3}, &r, &err), VB_NOT_FINITE);
+    note_bytes(n, err.message, strlen(err.message), "%.60s", err.message);
+    vb_session_close(s);
+}
+
+/* The number is in the share of one rank. */
+TEST(logits_that_are_not_finite_are_reported_the_same)
+{
+    static const char *const tensors[] = {"model.layers.1.self_attn.o_proj.weight", "model.layers.0.mlp.down_proj.weight", "lm_head.weight"};
+    for (size_t i = 0; i < COUNT(tensors); i++) {
+        char dir[64];
+        layout_checkpoint(dir, (struct layout_checkpoint){.layout = LAYOUT_BF16});
+        break_tensor(dir, tensors[i], i ? 0 : (LAYOUT_D - 1) * LAYOUT_HEADS * LAYOUT_VALUE, 5, i == 1);
+        check(tensors[i], dir, &(vb_model_options){.precision = i == 2 ? "bf16" : NULL}, find_bad_row, NULL);
+        remove_dir(dir);
+    }
+}
+
 /* ---- stops ---- */
 
 struct stopper {
@@ -402,6 +432,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(rows_of_evaluations_and_routes_are_the_same),
         cmocka_unit_test(batches_with_preemption_and_shared_rows_are_the_same),
         cmocka_unit_test(a_saved_session_goes_on_with_any_number_of_ranks),
+        cmocka_unit_test(logits_that_are_not_finite_are_reported_the_same),
         cmocka_unit_test(long_prompts_on_several_threads_have_the_same_bits),
         cmocka_unit_test(passes_that_are_stopped_hang_nowhere_and_change_no_bit),
     };
