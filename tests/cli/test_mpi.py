@@ -278,6 +278,9 @@ def is_there(pid):
         return False
 
 
+running = []  # all of them; what a failed test leaves is killed
+
+
 class Running:
     """A run that is to be ended; its ranks are all there."""
 
@@ -285,6 +288,8 @@ class Running:
         self.errors = tempfile.TemporaryFile("w+")
         line = machines.command(mpi, arguments) if machines else command(mpi, ranks, arguments)
         self.process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.errors)
+        running.append(self)
+        self.pids = {}
         self.wait_for(lambda: len(ranks_of(self.process.pid)) == ranks)
         self.pids = ranks_of(self.process.pid)
 
@@ -297,6 +302,10 @@ class Running:
             assert self.process.poll() is None and time.monotonic() < deadline, f"it ended or hangs: {self.said()}"
             time.sleep(0.02)
 
+    def kill(self):
+        for pid in filter(is_there, [self.process.pid, *self.pids.values()]):
+            os.kill(pid, signal.SIGKILL)
+
     def ended(self):
         """Its exit code; all ranks must be gone soon."""
         began = time.monotonic()
@@ -306,8 +315,7 @@ class Running:
                 assert time.monotonic() < began + PATIENCE, f"ranks remain: {self.pids}"
                 time.sleep(0.02)
         finally:
-            for pid in filter(is_there, [self.process.pid, *self.pids.values()]):
-                os.kill(pid, signal.SIGKILL)
+            self.kill()
         took = time.monotonic() - began
         assert took < SOON, f"the ranks ended after {took:.1f} s"
         return code
@@ -516,6 +524,8 @@ def main():
         except Exception:
             failed += 1
             print(f"FAILED {test.__name__}\n{traceback.format_exc()}", flush=True)
+            for one in running:
+                one.kill()
     passed = len(ONLY or TESTS) - failed if HERE else 0
     print(f"[  PASSED  ] {passed} test(s).")
     return failed > 0
