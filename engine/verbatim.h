@@ -99,7 +99,7 @@ typedef struct vb_model_options {
      * nodes), "interleave" and "bind" pin threads to processors and place weights on nodes (see vb_placement). With
      * "interleave" and "bind", vb_model_open reads all weights. Results do not depend on `numa`. */
     const char *numa;
-    /* NULL or "on": Q8_0 and Q4_0 weights are reordered into a copy that can be read faster. "off": Q8_0 and Q4_0
+    /* NULL or "on": Q8_0, Q4_0 and IQ4_NL weights are reordered into a copy that can be read faster. "off": these
      * weights are not reordered. Results do not depend on `repack`. */
     const char *repack;
     /* NULL, or a directory in which copies of weights are kept: the weights that `precision` and `repack` change. If the

@@ -3,7 +3,9 @@
  * Codes of four to six bits: vpmaddubsw adds two products of an unsigned code with a signed x in 16 bits. There is room for the sum
  * of eight such pairs with codes of four bits (15 * 127 * 2), of four with five bits, of two with six. Codes of eight bits have no
  * room there (255 * 127 * 2). They are widened to 16 bits, as x is, and vpmaddwd adds two products in 32 bits. That takes as many
- * instructions for each product as giving the sign of a code to x, but none of them for every row of x.
+ * instructions for each product as giving the sign of a code to x, but none of them for every row of x. A code of IQ4_NL stands for
+ * a number from -127 to 113, which is found in a register. x gets its sign: the sum of two products has room (127 * 127 * 2), and
+ * bytes need not be widened.
  *
  * A tile multiplies one panel (two registers of eight rows) by up to six rows of x. So there are twelve integer sums, and of the
  * sixteen registers two are left for codes, one for x and one for a product. Taking codes apart costs a sixth for each row of x,
@@ -122,6 +124,36 @@ ALWAYS_INLINE void add_nibbles(integers s, int T, const unsigned char *codes, co
     FOR_ROWS FOR_HALVES s[r][t] = _mm256_add_epi32(s[r][t], _mm256_set1_epi32(x[t].start[0]));
 }
 
+/* s = the numbers that codes of IQ4_NL stand for, times x */
+ALWAYS_INLINE void add_looked_up(integers s, int T, const unsigned char *codes, const struct ready *x, size_t ahead)
+{
+    const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)quantised_iq4));
+    UNROLL
+    for (int i = 0; i < 8; i++) {
+        __m256i q[2], magnitude[2];
+        forget(codes);
+        FOR_HALVES
+        {
+            __m256i w = load(codes + 64 * (i / 2) + 32 * r);
+            q[r] = _mm256_shuffle_epi8(table, _mm256_and_si256(i % 2 ? _mm256_srli_epi16(w, 4) : w, _mm256_set1_epi8(15)));
+            magnitude[r] = _mm256_abs_epi8(q[r]);
+        }
+        if (i % 2 == 0)
+            prefetch(codes + 64 * (i / 2) + ahead, T);
+        FOR_ROWS
+        {
+            __m256i u = four(&x[t], i / 2 + i % 2 * 4);
+            FOR_HALVES
+            {
+                __m256i pairs = _mm256_maddubs_epi16(magnitude[r], _mm256_sign_epi8(u, q[r]));
+                __m256i products = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+                s[r][t] = i == 0 ? products : _mm256_add_epi32(s[r][t], products);
+                in_register(s[r][t]);
+            }
+        }
+    }
+}
+
 /* sums += s * (scale * d) */
 ALWAYS_INLINE void add_scaled(float (*sums)[PANEL_ROWS], int T, integers s, const __m256 *scale, const struct ready *x)
 {
@@ -146,7 +178,9 @@ ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int T, float (*sums)[PAN
     __m256 scale[2];
     if (g % 2 == 0)
         prefetch(scales + ahead, T);
-    if (panel_has_4_bits(kind))
+    if (kind == PANEL_IQ4_NL)
+        add_looked_up(s, T, codes, x, ahead);
+    else if (panel_has_4_bits(kind))
         add_nibbles(s, T, codes, x, ahead);
     else
         add_bytes(s, T, codes, x, ahead);
@@ -239,6 +273,7 @@ static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct
     case PANEL_Q8_0: tile_from(PANEL_Q8_0, sums, P, T, tile); break;
     case PANEL_Q4_0: tile_from(PANEL_Q4_0, sums, P, T, tile); break;
     case PANEL_Q4_BF16: tile_from(PANEL_Q4_BF16, sums, P, T, tile); break;
+    case PANEL_IQ4_NL: tile_from(PANEL_IQ4_NL, sums, P, T, tile); break;
     case PANEL_Q8_F32: tile_from(PANEL_Q8_F32, sums, P, T, tile); break;
     case PANEL_OPEN: tile_from(PANEL_OPEN, sums, P, T, tile); break;
     case PANEL_OPEN_HALVES: tile_from(PANEL_OPEN_HALVES, sums, P, T, tile); break;
@@ -280,6 +315,7 @@ static void prepare(void *ready, size_t T, const struct quantised_tile *tile)
         case PANEL_Q8_F32:
         case PANEL_OPEN: prepare_groups(PANEL_OPEN, y, T, x, tile->groups); break;
         case PANEL_Q4_BF16:
+        case PANEL_IQ4_NL:
         case PANEL_Q4_0: prepare_groups(PANEL_Q4_0, y, T, x, tile->groups); break;
         case PANEL_OPEN_HALVES: prepare_groups(PANEL_OPEN_HALVES, y, T, x, tile->groups); break;
         case PANEL_OPEN_WIDE_HALVES: prepare_groups(PANEL_OPEN_WIDE_HALVES, y, T, x, tile->groups); break;

@@ -1,5 +1,6 @@
 /* simd/avx512_vnni.c -- quantised matrices with VNNI: vpdpbusd adds, to each of sixteen rows' sums, four products of an
- * unsigned code with a signed x. Codes stand 128 (of Q4_0: 8) too high; the sum begins with as much less times that of x. */
+ * unsigned code with a signed x. Codes stand 128 (of Q4_0: 8) too high; the sum begins with as much less times that of x. A code of
+ * IQ4_NL is replaced by the number q + 128 that it stands for. */
 #include "simd/avx512.h"
 #include "simd/quantised_tiles.h"
 
@@ -39,10 +40,12 @@ ALWAYS_INLINE void add_bytes(integers s, int P, int T, const unsigned char *cons
     }
 }
 
-ALWAYS_INLINE void add_nibbles(integers s, int P, int T, const unsigned char *const *codes, const struct quantised_group *const *x,
-                               size_t prefetch)
+ALWAYS_INLINE void add_nibbles(enum panel_kind kind, integers s, int P, int T, const unsigned char *const *codes,
+                               const struct quantised_group *const *x, size_t prefetch)
 {
     const __m512i low_nibble = _mm512_set1_epi8(15);
+    const __m128i iq4 = _mm_xor_si128(_mm_loadu_si128((const void *)quantised_iq4), _mm_set1_epi8((char)128));
+    const __m512i table = _mm512_broadcast_i32x4(iq4);
     UNROLL
     for (int i = 0; i < 4; i++) {
         __m512i low[TILE_PANELS], high[TILE_PANELS];
@@ -51,6 +54,10 @@ ALWAYS_INLINE void add_nibbles(integers s, int P, int T, const unsigned char *co
             __m512i w = _mm512_load_si512(codes[p] + 64 * i);
             low[p] = _mm512_and_si512(w, low_nibble);
             high[p] = _mm512_and_si512(_mm512_srli_epi16(w, 4), low_nibble);
+            if (kind == PANEL_IQ4_NL) {
+                low[p] = _mm512_shuffle_epi8(table, low[p]);
+                high[p] = _mm512_shuffle_epi8(table, high[p]);
+            }
             _mm_prefetch((const char *)codes[p] + 64 * i + prefetch, _MM_HINT_T1);
         }
         FOR_ROWS
@@ -72,9 +79,10 @@ ALWAYS_INLINE void group_of_panels(enum panel_kind kind, floats acc, int P, int 
                                    const unsigned char *const *codes, const struct quantised_group *const *x, size_t prefetch)
 {
     integers s;
-    FOR_PANELS FOR_ROWS s[p][t] = _mm512_set1_epi32(panel_has_4_bits(kind) ? x[t]->offset8 : x[t]->offset128);
+    const int above_8 = panel_has_4_bits(kind) && kind != PANEL_IQ4_NL;
+    FOR_PANELS FOR_ROWS s[p][t] = _mm512_set1_epi32(above_8 ? x[t]->offset8 : x[t]->offset128);
     if (panel_has_4_bits(kind))
-        add_nibbles(s, P, T, codes, x, prefetch);
+        add_nibbles(kind, s, P, T, codes, x, prefetch);
     else
         add_bytes(s, P, T, codes, x, 0, 8, prefetch);
     FOR_PANELS
@@ -188,6 +196,7 @@ static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct
     case PANEL_Q8_0: tile_from(PANEL_Q8_0, sums, P, T, tile); break;
     case PANEL_Q4_0: tile_from(PANEL_Q4_0, sums, P, T, tile); break;
     case PANEL_Q4_BF16: tile_from(PANEL_Q4_BF16, sums, P, T, tile); break;
+    case PANEL_IQ4_NL: tile_from(PANEL_IQ4_NL, sums, P, T, tile); break;
     case PANEL_Q8_F32: tile_from(PANEL_Q8_F32, sums, P, T, tile); break;
     case PANEL_OPEN: tile_from(PANEL_OPEN, sums, P, T, tile); break;
     case PANEL_OPEN_HALVES:

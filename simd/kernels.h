@@ -97,7 +97,7 @@ static inline int weight_is_quantised(enum weight_type type) { return type >= WE
  * fl32(e2m1 * fl32(scale / t)).
  *
  * The rows of a quantised matrix consist of GGUF blocks (quantised.h); `cols` and `stride` are then multiples of the
- * number of weights in a block. Q8_0, Q4_0, Q4_BF16 and Q8_F32 matrices may consist of panels instead. */
+ * number of weights in a block. Q8_0, Q4_0, IQ4_NL, Q4_BF16 and Q8_F32 matrices may consist of panels instead. */
 struct weight_view {
     enum weight_type type;
     const void *data;

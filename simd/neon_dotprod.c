@@ -5,11 +5,11 @@
 #include "simd/neon_quantised.h"
 #include "simd/neon_lane.h"
 
-ALWAYS_INLINE void multiply_bytes(integers s, int R, int T, const unsigned char *codes, const struct quantised_group *const *x,
-                                  const void *ready, int j, int count, int small)
+ALWAYS_INLINE void multiply_bytes(enum panel_kind kind, integers s, int R, int T, const unsigned char *codes,
+                                  const struct quantised_group *const *x, const void *ready, int j, int count)
 {
-    (void)ready, (void)small;
-    bytes_by_lanes(s, R, T, codes, x, j, count);
+    (void)ready;
+    bytes_by_lanes(kind, s, R, T, codes, x, j, count);
 }
 
 ALWAYS_INLINE void multiply_nibbles(integers s, int R, int T, const unsigned char *codes, const struct quantised_group *const *x,

@@ -4,7 +4,7 @@
  *     row 0 times x 0 | row 0 times x 1 | row 1 times x 0 | row 1 times x 1
  *
  * It exists for unsigned codes too. So the codes of panels, q + 128, are multiplied as they are, and the sums start with -128
- * times the sum of x. */
+ * times the sum of x. The codes of halves of a group are made signed, and the numbers of IQ4_NL are signed. */
 #define MOST_INTEGERS 12
 #define READY_BYTES(T) (((T) + 1) / 2 * 80) /* struct pair_of_x for each two rows of x */
 #include "simd/neon_quantised.h"
@@ -52,14 +52,14 @@ ALWAYS_INLINE int8x16_t two_rows(int8x16_t low, int8x16_t high, int upper)
     return vreinterpretq_s8_s32(upper ? vzip2q_s32(a, b) : vzip1q_s32(a, b));
 }
 
-ALWAYS_INLINE void multiply_bytes(integers s, int R, int T, const unsigned char *codes, const struct quantised_group *const *x,
-                                  const void *ready, int j, int count, int small)
+ALWAYS_INLINE void multiply_bytes(enum panel_kind kind, integers s, int R, int T, const unsigned char *codes,
+                                  const struct quantised_group *const *x, const void *ready, int j, int count)
 {
     const struct pair_of_x *pairs = ready;
+    const int is_signed = count < 8 || kind == PANEL_IQ4_NL;
     products p;
-    (void)small;
     if (T == 1) { /* half of each product would be wasted */
-        bytes_by_lanes(s, R, T, codes, x, j, count);
+        bytes_by_lanes(kind, s, R, T, codes, x, j, count);
         return;
     }
     start_products(p, R, T, pairs);
@@ -70,14 +70,14 @@ ALWAYS_INLINE void multiply_bytes(integers s, int R, int T, const unsigned char 
         FOR_QUADS
         {
             const unsigned char *at = codes + 128 * i + 16 * r;
-            int8x16_t low = count == 8 ? vld1q_s8((const void *)at) : signed_codes(at);
-            int8x16_t high = count == 8 ? vld1q_s8((const void *)(at + 64)) : signed_codes(at + 64);
+            int8x16_t low = is_signed ? numbers_of(kind, codes + 16 * r, 2 * i) : vld1q_s8((const void *)at);
+            int8x16_t high = is_signed ? numbers_of(kind, codes + 16 * r, 2 * i + 1) : vld1q_s8((const void *)(at + 64));
             UNROLL
             for (int upper = 0; upper < 2; upper++) {
                 int8x16_t q = two_rows(low, high, upper);
                 in_register(q);
-                FOR_PAIRS_OF_X p[2 * r + upper][k] = count == 8 ? vusmmlaq_s32(p[2 * r + upper][k], vreinterpretq_u8_s8(q), u[k])
-                                                                : vmmlaq_s32(p[2 * r + upper][k], q, u[k]);
+                FOR_PAIRS_OF_X p[2 * r + upper][k] = is_signed ? vmmlaq_s32(p[2 * r + upper][k], q, u[k])
+                                                               : vusmmlaq_s32(p[2 * r + upper][k], vreinterpretq_u8_s8(q), u[k]);
             }
         }
     }
@@ -125,9 +125,9 @@ static void prepare(void *ready, size_t T, const struct quantised_tile *tile)
                 const struct quantised_group *x = tile->x + (t + second < T ? t + second : t) * tile->ldx + g;
                 for (size_t i = 0; i < 4; i++)
                     memcpy(y->q[i] + 8 * second, x->q + 8 * i, 8);
-                y->start[second] = panel_has_4_bits(tile->kind)      ? x->offset8
-                                   : panel_has_halves(tile->kind) ? 0 /* multiply_bytes makes its codes signed */
-                                                                     : x->offset128;
+                y->start[second] = panel_has_halves(tile->kind) || tile->kind == PANEL_IQ4_NL ? 0 /* multiplied as signed numbers */
+                                   : panel_has_4_bits(tile->kind)                             ? x->offset8
+                                                                                              : x->offset128;
                 y->start[2 + second] = y->start[second];
             }
 }

@@ -17,8 +17,8 @@ ALWAYS_INLINE int32x4_t add_lane(int32x4_t s, int8x16_t q, int8x16_t x, int lane
 }
 
 /* These do what neon_quantised.h says about multiply_bytes and multiply_nibbles. */
-ALWAYS_INLINE void bytes_by_lanes(integers s, int R, int T, const unsigned char *codes, const struct quantised_group *const *x, int j,
-                                  int count)
+ALWAYS_INLINE void bytes_by_lanes(enum panel_kind kind, integers s, int R, int T, const unsigned char *codes,
+                                  const struct quantised_group *const *x, int j, int count)
 {
     FOR_ROWS FOR_QUADS s[r][t] = vdupq_n_s32(0);
     UNROLL
@@ -29,7 +29,7 @@ ALWAYS_INLINE void bytes_by_lanes(integers s, int R, int T, const unsigned char 
         for (int lane = 0; lane < 4; lane++)
             FOR_QUADS
             {
-                int8x16_t q = signed_codes(codes + 64 * (4 * half + lane) + 16 * r);
+                int8x16_t q = numbers_of(kind, codes + 16 * r, 4 * half + lane);
                 in_register(q);
                 FOR_ROWS s[r][t] = add_lane(s[r][t], q, u[t], lane);
             }

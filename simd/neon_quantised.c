@@ -47,11 +47,11 @@ ALWAYS_INLINE void multiply_small(integers s, int R, int T, const unsigned char 
     widen(s, R, T, h);
 }
 
-ALWAYS_INLINE void multiply_bytes(integers s, int R, int T, const unsigned char *codes, const struct quantised_group *const *x,
-                                  const void *ready, int j, int count, int small)
+ALWAYS_INLINE void multiply_bytes(enum panel_kind kind, integers s, int R, int T, const unsigned char *codes,
+                                  const struct quantised_group *const *x, const void *ready, int j, int count)
 {
     (void)ready;
-    if (small) {
+    if (has_small_codes(kind)) {
         multiply_small(s, R, T, codes, x, j, count);
         return;
     }
@@ -59,8 +59,8 @@ ALWAYS_INLINE void multiply_bytes(integers s, int R, int T, const unsigned char 
     UNROLL
     for (int i = j; i < j + count; i += 2) {
         int8x16_t q[2][4];
-        FOR_QUADS q[0][r] = signed_codes(codes + 64 * i + 16 * r);
-        FOR_QUADS q[1][r] = signed_codes(codes + 64 * i + 64 + 16 * r);
+        FOR_QUADS q[0][r] = numbers_of(kind, codes + 16 * r, i);
+        FOR_QUADS q[1][r] = numbers_of(kind, codes + 16 * r, i + 1);
         FOR_ROWS
         {
             int8x16_t u = four(x[t], i), v = four(x[t], i + 1);

@@ -3,11 +3,11 @@
  * multiplied:
  *
  *     #define MOST_INTEGERS            the most integer sums (a quad of rows times a row of x) that registers hold at once
- *     multiply_bytes(s, R, T, codes, x, ready, j, count, small)
- *                                      s = products of codes q + 128, for elements [4j, 4(j + count)) of a group. If `small` is
- *                                      nonzero, each code has at most six bits
+ *     multiply_bytes(kind, s, R, T, codes, x, ready, j, count)
+ *                                      s = products of codes q + 128 or, of an IQ4_NL panel, of the numbers that its codes stand
+ *                                      for; for elements [4j, 4(j + count)) of a group
  *     multiply_nibbles(s, R, T, codes, x, ready)
- *                                      s = products of the codes of a Q4_0 panel, minus 8, for a whole group
+ *                                      s = products of the codes of a Q4_0 or Q4_BF16 panel, minus 8, for a whole group
  *     multiply_few(q, x, j, count)     returns the products of signed codes q[i], for elements [4j, 4(j + count)) of a group
  *     #define READY_BYTES(T)           the size of what `prepare` writes for T rows of x and a group; 0 if there is no `prepare`
  *
@@ -31,8 +31,23 @@ typedef int32x4_t integers[4][TILE_ROWS_OF_X];
 /* Returns the signed codes of a quad. */
 ALWAYS_INLINE int8x16_t signed_codes(const unsigned char *codes) { return vreinterpretq_s8_u8(veorq_u8(vld1q_u8(codes), vdupq_n_u8(128))); }
 
-ALWAYS_INLINE void multiply_bytes(integers s, int R, int T, const unsigned char *codes, const struct quantised_group *const *x,
-                                  const void *ready, int j, int count, int small);
+/* Returns the signed numbers of a quad that multiply_bytes multiplies: elements 4i..4i+3 of a group. `codes` is the address of the
+ * quad's first codes in the group. */
+ALWAYS_INLINE int8x16_t numbers_of(enum panel_kind kind, const unsigned char *codes, int i)
+{
+    if (kind != PANEL_IQ4_NL)
+        return signed_codes(codes + 64 * i);
+    __asm__ volatile("" : "+r"(codes)); /* compilers would keep the high nibbles in registers until they are needed */
+    uint8x16_t w = vld1q_u8(codes + 64 * (i % 4));
+    in_register(w);
+    return vqtbl1q_s8(vld1q_s8(quantised_iq4), i < 4 ? vandq_u8(w, vdupq_n_u8(15)) : vshrq_n_u8(w, 4));
+}
+
+/* Returns whether codes have at most six bits. */
+ALWAYS_INLINE int has_small_codes(enum panel_kind kind) { return panel_is_open(kind) && kind != PANEL_OPEN; }
+
+ALWAYS_INLINE void multiply_bytes(enum panel_kind kind, integers s, int R, int T, const unsigned char *codes,
+                                  const struct quantised_group *const *x, const void *ready, int j, int count);
 ALWAYS_INLINE void multiply_nibbles(integers s, int R, int T, const unsigned char *codes, const struct quantised_group *const *x,
                                     const void *ready);
 ALWAYS_INLINE int32x4_t multiply_few(const int8x16_t *q, const struct quantised_group *x, int j, int count);
@@ -65,10 +80,10 @@ ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int R, int T, float (*su
         for (size_t i = 0; i < panel_code_bytes(type); i += 64)
             __builtin_prefetch(codes + i + prefetch);
     }
-    if (panel_has_4_bits(kind))
+    if (panel_has_4_bits(kind) && kind != PANEL_IQ4_NL)
         multiply_nibbles(s, R, T, codes + 4 * row, x, ready);
     else
-        multiply_bytes(s, R, T, codes + 4 * row, x, ready, 0, 8, 0);
+        multiply_bytes(kind, s, R, T, codes + 4 * row, x, ready, 0, 8);
     FOR_QUADS
     {
         if (kind == PANEL_Q8_F32) {
@@ -90,7 +105,7 @@ ALWAYS_INLINE void group_of_open(enum panel_kind kind, int R, int T, float (*sum
     UNROLL
     for (int half = 0; half < halves; half++) {
         integers s;
-        multiply_bytes(s, R, T, w->codes[g] + 4 * row, x, ready, 4 * half, 8 / halves, kind != PANEL_OPEN);
+        multiply_bytes(kind, s, R, T, w->codes[g] + 4 * row, x, ready, 4 * half, 8 / halves);
         FOR_QUADS scale[r] = vld1q_f32(w->scale[g][half] + row + 4 * r);
         add_scaled(sums, R, T, s, scale, x);
         if (panel_has_minimums(kind))
@@ -153,6 +168,7 @@ typedef void tile_function(float (*sums)[PANEL_ROWS], size_t P, size_t step, con
 TILES_OF(panel_q8_0, PANEL_Q8_0)
 TILES_OF(panel_q4_0, PANEL_Q4_0)
 TILES_OF(panel_q4_bf16, PANEL_Q4_BF16)
+TILES_OF(panel_iq4_nl, PANEL_IQ4_NL)
 TILES_OF(panel_q8_f32, PANEL_Q8_F32)
 TILES_OF(panel_open, PANEL_OPEN)
 TILES_OF(panel_halves, PANEL_OPEN_HALVES)
@@ -161,8 +177,8 @@ TILES_OF(panel_halves_minimums, PANEL_OPEN_HALVES_MINIMUMS)
 
 static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile)
 {
-    static tile_function *const *const tiles[] = {panel_q8_0,   panel_q4_0,   panel_q4_bf16,  panel_q8_f32,         panel_open,
-                                                  panel_halves, panel_halves, panel_minimums, panel_halves_minimums};
+    static tile_function *const *const tiles[] = {panel_q8_0, panel_q4_0,   panel_q4_bf16, panel_iq4_nl,   panel_q8_f32,
+                                                  panel_open, panel_halves, panel_halves,  panel_minimums, panel_halves_minimums};
     const size_t most = MOST_INTEGERS / 2;
     for (size_t t = 0, n; t < T; t += n) {
         n = T - t <= most ? T - t : (T - t + 1) / 2;

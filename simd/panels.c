@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* Copies one group of each of 16 rows, from the blocks at block[r]. A block has a scale of `scale` bytes, and `words` words of 32
- * bits with four codes or, of Q4_0, eight. */
+ * bits with four codes or, if they have four bits, eight. */
 static inline void put_group(unsigned char *scales, unsigned char *codes, const unsigned char *const block[PANEL_ROWS],
                              size_t scale, size_t words, uint32_t flip)
 {

@@ -223,10 +223,12 @@ static void codes_of_panel(struct quantised_codes *out, const struct weight_view
     out->scale[1] = out->scale[0];
     out->minimum[0] = out->minimum[1] = 0.0f;
     for (size_t l = 0; l < 32; l++)
-        if (weight_is_q8(w->type))
+        if (weight_is_q8(w->type)) {
             out->q[l] = (int8_t)(codes[l / 4 * 64 + l % 4] - 128);
-        else
-            out->q[l] = (int8_t)((codes[l % 16 / 4 * 64 + l % 4] >> l / 16 * 4 & 15) - 8);
+        } else {
+            int code = codes[l % 16 / 4 * 64 + l % 4] >> l / 16 * 4 & 15;
+            out->q[l] = w->type == WEIGHT_IQ4_NL ? quantised_iq4[code] : (int8_t)(code - 8);
+        }
 }
 
 void quantised_codes(struct quantised_codes *out, const struct weight_view *w, size_t row, size_t group)

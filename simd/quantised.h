@@ -69,7 +69,7 @@
  * product d * sc is exact in f32. Where weights are needed one by one, as in a row of embed_tokens, a weight is
  * fl32(fl32(sw * q) - mw).
  *
- * A panel holds 16 rows of a Q8_0, Q4_0, Q4_BF16 or Q8_F32 matrix, interleaved so that each lane of a vector works on one row. It stores
+ * A panel holds 16 rows of a Q8_0, Q4_0, IQ4_NL, Q4_BF16 or Q8_F32 matrix, interleaved so that each lane of a vector works on one row. It stores
  * groups of 32 columns in pairs:
  *
  *     16 scales of the first group | 16 of the second | codes of the first group | codes of the second
@@ -127,7 +127,10 @@ static inline const unsigned char *panel_codes(const unsigned char *panel, enum 
 }
 
 /* Returns whether panels can hold matrices of this type. */
-static inline int weight_has_panels(enum weight_type type) { return weight_is_q8(type) || type == WEIGHT_Q4_0 || type == WEIGHT_Q4_BF16; }
+static inline int weight_has_panels(enum weight_type type)
+{
+    return weight_is_q8(type) || type == WEIGHT_Q4_0 || type == WEIGHT_Q4_BF16 || type == WEIGHT_IQ4_NL;
+}
 /* Returns the size in bytes of all panels of a matrix [rows, cols]. */
 static inline size_t panels_bytes(enum weight_type type, size_t rows, size_t cols)
 {

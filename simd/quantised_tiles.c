@@ -107,7 +107,7 @@ static enum panel_kind kind_of(const struct weight_view *w)
     if (w->panels && weight_is_q8(w->type))
         return w->type == WEIGHT_Q8_0 ? PANEL_Q8_0 : PANEL_Q8_F32;
     if (w->panels)
-        return w->type == WEIGHT_Q4_0 ? PANEL_Q4_0 : PANEL_Q4_BF16;
+        return w->type == WEIGHT_Q4_0 ? PANEL_Q4_0 : w->type == WEIGHT_IQ4_NL ? PANEL_IQ4_NL : PANEL_Q4_BF16;
     if (f->halves)
         return f->minimums ? PANEL_OPEN_HALVES_MINIMUMS : f->halves == 64 ? PANEL_OPEN_WIDE_HALVES : PANEL_OPEN_HALVES;
     return f->minimums ? PANEL_OPEN_MINIMUMS : PANEL_OPEN;

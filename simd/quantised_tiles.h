@@ -30,11 +30,11 @@ struct open_panel {
 };
 
 enum panel_kind {
-    PANEL_Q8_0, PANEL_Q4_0, PANEL_Q4_BF16, PANEL_Q8_F32, PANEL_OPEN, PANEL_OPEN_HALVES, PANEL_OPEN_WIDE_HALVES, PANEL_OPEN_MINIMUMS, PANEL_OPEN_HALVES_MINIMUMS
+    PANEL_Q8_0, PANEL_Q4_0, PANEL_Q4_BF16, PANEL_IQ4_NL, PANEL_Q8_F32, PANEL_OPEN, PANEL_OPEN_HALVES, PANEL_OPEN_WIDE_HALVES, PANEL_OPEN_MINIMUMS, PANEL_OPEN_HALVES_MINIMUMS
 };
 
 static inline int panel_is_open(enum panel_kind kind) { return kind >= PANEL_OPEN; }
-static inline int panel_has_4_bits(enum panel_kind kind) { return kind == PANEL_Q4_0 || kind == PANEL_Q4_BF16; }
+static inline int panel_has_4_bits(enum panel_kind kind) { return kind == PANEL_Q4_0 || kind == PANEL_Q4_BF16 || kind == PANEL_IQ4_NL; }
 
 static inline int panel_has_halves(enum panel_kind kind)
 {

@@ -84,7 +84,7 @@ static void print_copies(const json_t *model, const vb_model_facts *facts)
         printf("precision %-10s%.1f MB of matrices quantised to %s, beside what is mapped\n", precision,
                megabytes(model, "quantised_bytes"), quantised_type(model, precision));
     if (integer(model, "repacked_bytes"))
-        printf("repacked            %.1f MB of Q8_0 and Q4_0, in place of what is mapped\n", megabytes(model, "repacked_bytes"));
+        printf("repacked            %.1f MB of Q8_0, Q4_0 and IQ4_NL, in place of what is mapped\n", megabytes(model, "repacked_bytes"));
     if (facts->copied_bytes)
         printf("  %.1f MB in %.2f s\n", (double)facts->copied_bytes / 1e6, facts->copy_seconds);
 }

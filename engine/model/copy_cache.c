@@ -21,7 +21,7 @@
 
 #include "ops/weights.h"
 
-#define LAYOUT 3          /* to be increased when the bytes of a copy change: panels, rounding, quantisation, numbers of types */
+#define LAYOUT 4          /* to be increased when the bytes of a copy change: panels, rounding, quantisation, numbers of types */
 #define HEADER_BYTES 4096 /* the copies begin at the second page */
 
 static const char magic[16] = "verbatim copies";

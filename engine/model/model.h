@@ -127,7 +127,7 @@ int model_open(struct model **out, const char *dir, const vb_allocator *a, vb_er
  * along n. In every precision, matrices that are quantised in the file stay as they are, and so do embed_tokens and the router's
  * matrix.
  *
- * Q8_0 and Q4_0 matrices are also reordered into panels (simd/quantised.h), in a copy, unless from_file is 1. Results have
+ * Q8_0, Q4_0 and IQ4_NL matrices are also reordered into panels (simd/quantised.h), in a copy, unless from_file is 1. Results have
  * the same bits with and without panels. */
 struct model_options {
     const struct conventions *conventions; /* NULL: the defaults */

@@ -72,7 +72,7 @@ TEST(what_was_copied_is_told)
     struct said s = RUN("inspect", EVERY_TYPE), t = RUN("generate", EVERY_TYPE, RUN_IT, "--stats");
     expect_code(&s, 0);
     expect_code(&t, 0);
-    assert_non_null(strstr(s.out, " MB of Q8_0 and Q4_0, in place of what is mapped\n"));
+    assert_non_null(strstr(s.out, " MB of Q8_0, Q4_0 and IQ4_NL, in place of what is mapped\n"));
     assert_non_null(strstr(s.out, " tensors: Q6_K\n")); /* the embedding */
     assert_non_null(strstr(t.err, " MB of weights were copied; "));
     forget(&s);

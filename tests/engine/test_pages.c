@@ -132,12 +132,12 @@ static unsigned char byte_of_panel(enum weight_type type, size_t groups, const u
     if (g >= groups || r >= rows)
         return 0;
     unsigned char byte = block[r][g * size + (scale ? k % wide : wide + k / 64 * 4 + k % 4)];
-    return scale || type == WEIGHT_Q4_0 ? byte : (unsigned char)(byte + 128);
+    return scale || type == WEIGHT_Q4_0 || type == WEIGHT_IQ4_NL ? byte : (unsigned char)(byte + 128);
 }
 
 TEST(every_byte_of_a_panel_is_the_one_that_the_layout_says)
 {
-    static const enum weight_type types[] = {WEIGHT_Q8_0, WEIGHT_Q4_0, WEIGHT_Q8_F32};
+    static const enum weight_type types[] = {WEIGHT_Q8_0, WEIGHT_Q4_0, WEIGHT_IQ4_NL, WEIGHT_Q8_F32};
     static unsigned char blocks[16][3 * 36], panel[2 * (64 + 2 * 512)];
     const unsigned char *row[16];
     for (size_t i = 0; i < sizeof blocks; i++)
@@ -146,7 +146,7 @@ TEST(every_byte_of_a_panel_is_the_one_that_the_layout_says)
         row[r] = blocks[(r * 5) % 16];
     for (size_t groups = 1; groups <= 3; groups++)
         for (size_t rows = 1; rows <= 16; rows++)
-            for (size_t t = 0; t < 3; t++) {
+            for (size_t t = 0; t < 4; t++) {
                 enum weight_type type = types[t];
                 for (size_t r = 0; r < 16 && type == WEIGHT_Q8_F32; r++) /* one scale for all blocks of a row: the last type of the list */
                     for (size_t g = 1; g < 3; g++)

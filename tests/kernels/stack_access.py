@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 TILES = ("from_bf16", "from_f32", "from_packed")
-PANELS = ("panel_q8_0", "panel_q4_0", "panel_open", "panel_halves", "panel_minimums")
+PANELS = ("panel_q8_0", "panel_q4_0", "panel_iq4_nl", "panel_open", "panel_halves", "panel_minimums")
 
 
 class X86:
