@@ -116,9 +116,32 @@ ALWAYS_INLINE void take(struct avx2_taker *to, size_t g, enum weight_type type, 
 
 /* --- every type --- */
 
+/* The numbers of an IQ4_NL panel are looked up once for many rows of x. */
+static void open_iq4_nl(struct open_panel *panel, const struct weight_view *w, size_t row, size_t group, size_t groups)
+{
+    const unsigned char *from = (const unsigned char *)w->data + row / PANEL_ROWS * panel_bytes(w->type, w->cols);
+    const __m128i above = _mm_xor_si128(_mm_loadu_si128((const void *)quantised_iq4), _mm_set1_epi8((char)128));
+    const __m256i table = _mm256_broadcastsi128_si256(above);
+    for (size_t g = 0; g < groups; g++) {
+        const unsigned char *codes = panel_codes(from, w->type, group + g), *scales = panel_scales(from, w->type, group + g);
+        for (size_t at = 0; at < 256; at += 32) {
+            __m256i v = _mm256_load_si256((const void *)(codes + at)), low_nibble = _mm256_set1_epi8(15);
+            __m256i low = _mm256_and_si256(v, low_nibble), high = _mm256_and_si256(_mm256_srli_epi16(v, 4), low_nibble);
+            _mm256_store_si256((void *)(panel->codes[g] + at), _mm256_shuffle_epi8(table, low));
+            _mm256_store_si256((void *)(panel->codes[g] + 256 + at), _mm256_shuffle_epi8(table, high));
+        }
+        for (size_t r = 0; r < PANEL_ROWS; r += 8)
+            _mm256_storeu_ps(panel->scale[g][0] + r, _mm256_cvtph_ps(_mm_load_si128((const void *)(scales + 2 * r))));
+    }
+}
+
 void avx2_open(struct open_panel *panel, const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups)
 {
     struct avx2_taker to = {.panel = panel};
+    if (w->panels) {
+        open_iq4_nl(panel, w, row, group, groups);
+        return;
+    }
     for (; to.first < rows; to.first += SLICE) {
         const unsigned char *at[SLICE];
         find_rows(at, w, row + to.first, rows - to.first, group);

@@ -328,7 +328,8 @@ static void prepare(void *ready, size_t T, const struct quantised_tile *tile)
 void avx2_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
                            const struct quantised_group *x, size_t ldx, size_t T, void *scratch)
 {
-    const struct quantised_loops loops = {.most_sums = TILE_SUMS, .prepare = prepare, .tile = tile_any, .open = avx2_open, .few = avx2_few};
+    const struct quantised_loops loops = {.most_sums = TILE_SUMS, .opens_panels = 1, .prepare = prepare, .tile = tile_any, .open = avx2_open,
+                                          .few = avx2_few};
     tiled_matmul_quantised(&loops, y, ldy, w, n0, n1, x, ldx, T, scratch);
 }
 

@@ -120,13 +120,15 @@ void tiled_matmul_quantised(const struct quantised_loops *v, float *y, size_t ld
                                  (struct open_panel *)scratch + MANY_PANELS};
     size_t first = p.n0 / PANEL_ROWS, end = (p.n1 + PANEL_ROWS - 1) / PANEL_ROWS;
     struct open_panel *opened = scratch; /* MANY_PANELS */
+    if (p.kind == PANEL_IQ4_NL && v->opens_panels && T > FEW_ROWS_OF_X)
+        p.kind = PANEL_OPEN;
     if (w->cols == 0) {
         for (size_t t = 0; t < T; t++)
             for (size_t n = n0; n < n1; n++)
                 y[t * ldy + n] = 0.0f;
     } else if (T > FEW_ROWS_OF_X || w->type == WEIGHT_CACHE_Q8 || (w->type == WEIGHT_Q8_F32 && !w->panels)) { /* `few` does not support these */
         for (size_t i = first; i < end; i += MANY_PANELS)
-            multiply_panels(&p, i, min_size(MANY_PANELS, end - i), 1, w->panels ? NULL : opened);
+            multiply_panels(&p, i, min_size(MANY_PANELS, end - i), 1, panel_is_open(p.kind) ? opened : NULL);
     } else if (!w->panels) {
         for (size_t i = first; i < end; i++)
             multiply_few(&p, i);

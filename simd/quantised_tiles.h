@@ -53,6 +53,7 @@ struct quantised_tile {
 
 struct quantised_loops {
     size_t most_sums; /* the most (panel, row of x) pairs in a tile, at most TILE_SUMS */
+    int opens_panels; /* nonzero if `open` also takes IQ4_NL panels: it is then called if x has more than FEW_ROWS_OF_X rows */
     /* Copies the T rows of x of a tile (members x, ldx and groups) to `ready`, in a form that `tile` reads faster. It is called
      * before the tiles that share these rows, and writes at most TILE_READY bytes. NULL: `tile` reads x itself. */
     void (*prepare)(void *ready, size_t T, const struct quantised_tile *tile);
