@@ -29,6 +29,7 @@ cat >"$work/wanted" <<END
 ./include/verbatim_batch.h
 ./include/verbatim_files.h
 ./include/verbatim_model.h
+./include/verbatim_ranks.h
 ./include/verbatim_routes.h
 ./include/verbatim_tensors.h
 ./include/verbatim_text.h

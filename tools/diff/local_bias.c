@@ -163,6 +163,8 @@ static void judge_parts(struct local_bias *b)
     struct bias *t = &b->bias;
     struct means m = means_of(t);
     double found = 0, explained = 0;
+    if (b->shape.width / b->shape.parts < LOCAL_BIAS_FEW)
+        return;
     for (size_t i = 0; i < t->count; i++) {
         const struct bias_row *r = &t->rows[i];
         double d = bias_deviation((r->xy - r->yy) / r->yy, sqrt(r->xx / r->yy) - 1), v = variance_of(b, r, m);

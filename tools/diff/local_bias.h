@@ -35,7 +35,8 @@
 #include "tools/diff/explain.h"
 
 #define LOCAL_BIAS_SIGMAS 6.0
-#define LOCAL_BIAS_FEW 8 /* with fewer rows, columns are not judged */
+#define LOCAL_BIAS_FEW 8 /* with fewer rows, columns are not judged; with fewer numbers in a row, single rows are not: the few errors that
+                            were measured for such a row say too little about its sigma */
 #define LOCAL_BIAS_ROWS(rows) (2 + 5 / (double)(rows))
 
 struct local_bias_shape {

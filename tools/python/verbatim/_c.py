@@ -68,6 +68,7 @@ class vb_model_options(C.Structure):
         ("threads", C.c_int32),
         ("progress", C.c_void_p),
         ("progress_context", C.c_void_p),
+        ("ranks", C.c_void_p),
     ]
 
 
@@ -263,6 +264,32 @@ class vb_draft_method(C.Structure):
         ("trees", C.c_int),
         ("by_history", C.c_int),
         ("keeps_state", C.c_int),
+    ]
+
+
+class vb_ranks_options(C.Structure):
+    _fields_ = [
+        ("allocator", vb_allocator),
+        ("rank", C.c_int32),
+        ("count", C.c_int32),
+        ("weights", C.POINTER(C.c_uint32)),
+        ("all_gather", C.c_void_p),
+        ("context", C.c_void_p),
+        ("host", C.c_char_p),
+        ("threads", C.c_int32),
+        ("isa", C.c_char_p),
+    ]
+
+
+class vb_rank_facts(C.Structure):
+    _fields_ = [
+        ("host", C.c_char * 64),
+        ("weight_bytes", C.c_size_t),
+        ("resident_bytes", C.c_size_t),
+        ("passes", C.c_uint64),
+        ("gathers", C.c_uint64),
+        ("bytes", C.c_uint64),
+        ("seconds", C.c_double),
     ]
 
 
@@ -469,7 +496,8 @@ class vb_session_info(C.Structure):
 STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_placement, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_tree_shape, vb_drafting,
            vb_draft_method, vb_session_options, vb_thread_use, vb_event, vb_result, vb_generate_options,
            vb_batch_options, vb_request_end, vb_request, vb_batch_state, vb_file_options, vb_session_info,
-           vb_model_facts, vb_convention, vb_system, vb_quantise_options, vb_quantised_tensor, vb_routes, vb_tensor, vb_utf8]
+           vb_model_facts, vb_convention, vb_system, vb_quantise_options, vb_quantised_tensor, vb_ranks_options, vb_rank_facts, vb_routes,
+           vb_tensor, vb_utf8]
 
 # name: what it returns, what it takes. Models, sessions and tokenizers are addresses.
 _object, _out, _err, _ids = C.c_void_p, C.POINTER(C.c_void_p), C.POINTER(vb_error), C.POINTER(C.c_int32)
@@ -538,6 +566,10 @@ FUNCTIONS = {
     "vb_batch_step": (C.c_int, [_object, _size, _err]),
     "vb_batch_run": (C.c_int, [_object, _err]),
     "vb_batch_look": (None, [_object, C.POINTER(vb_batch_state)]),
+    "vb_ranks_open": (C.c_int, [C.POINTER(_object), C.POINTER(vb_ranks_options), _err]),
+    "vb_ranks_follow": (C.c_int, [_object, _err]),
+    "vb_ranks_close": (None, [_object]),
+    "vb_ranks_facts": (None, [_object, C.POINTER(vb_rank_facts)]),
     "vb_evaluate": (C.c_int, [_object, C.c_int, row_callback, C.c_void_p, _err]),
     "vb_prefill": (C.c_int, [_object, _err]),
     "vb_session_save": (C.c_int, [_object, C.c_char_p, C.POINTER(vb_file_options), _err]),
