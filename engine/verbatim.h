@@ -2,8 +2,8 @@
  *
  * Programs include only this header. This header includes the others: verbatim_text.h (tokenizers, chat templates),
  * verbatim_model.h (facts about a model, conventions, GGUF files), verbatim_routes.h (which experts tokens take),
- * verbatim_batch.h (many sequences at once), verbatim_files.h (saved sessions), verbatim_tensors.h (files of tensors) and
- * verbatim_ranks.h (one model in several processes).
+ * verbatim_batch.h (many sequences at once), verbatim_files.h (saved sessions), verbatim_tensors.h (files of tensors)
+ * and verbatim_ranks.h (one model in several processes).
  *
  * There are two main objects. A *model* is read-only once it is open, and threads may share it. A *session* is one
  * sequence of tokens with its KV caches. A program can append tokens to a session, truncate it, let it generate more
@@ -19,10 +19,9 @@
  * of options that is all zeros selects all defaults.
  *
  * Verbatim promises the same bits. Take two runs with the same checkpoint, prompt, precision, cache type, sampling options
- * and seed, and the same forced routes, if there are any.
- * For each token, both runs compute logits with the same bits, so both choose the same token. The runs may differ in
- * draft method, draft length, number of sequences in a pass, size of prefill chunks, number of threads, instruction
- * set, and number of processes that compute the model together (verbatim_ranks.h).
+ * and seed, and the same forced routes, if there are any. For each token, both runs compute logits with the same bits, so
+ * both choose the same token. The runs may differ in draft method, draft length, number of sequences in a pass, size of
+ * prefill chunks, number of threads, instruction set, and number of processes (verbatim_ranks.h).
  *
  * Stack size: a function that computes (generate, evaluate, prefill, draft, a step of a batch) needs 64 KB of the
  * calling thread's stack, plus the stack that callbacks use. A function that opens, loads or saves something, or
@@ -110,13 +109,10 @@ typedef struct vb_model_options {
      * vb_model_facts.repack_cache_note says why. */
     const char *repack_cache;
     int32_t threads;        /* number of threads that make copies of weights; 0: the number of processors in the affinity mask */
-    void (*progress)(void *context, size_t done, size_t total); /* called while weights are copied. `done` is the number of bytes
-                                                                   copied so far, and `total` the number of all bytes to copy. May
-                                                                   be NULL */
+    /* Called while weights are copied. `done` is the number of bytes copied so far, and `total` the number of all bytes to copy. NULL: never */
+    void (*progress)(void *context, size_t done, size_t total);
     void *progress_context;
-    /* Rank 0 of a group of processes that compute the model together (verbatim_ranks.h); NULL: this process alone. Results do not
-     * depend on it. Refused with it: `numa`, vb_model_lock, prefill "onednn", and what reads whole matrices: drafting vocabularies,
-     * operators computed alone, writing GGUF files. */
+    /* The processes that compute the model together (verbatim_ranks.h, which also says what is refused then); NULL: this one alone */
     struct rank_group *ranks;
 } vb_model_options;
 
@@ -590,8 +586,8 @@ uint64_t vb_fingerprint(uint64_t h, const float *logits, size_t count);
 #include "verbatim_batch.h"
 #include "verbatim_files.h"
 #include "verbatim_model.h"
-#include "verbatim_tensors.h"
 #include "verbatim_ranks.h"
+#include "verbatim_tensors.h"
 #include "verbatim_text.h"
 
 #if defined(__GNUC__)

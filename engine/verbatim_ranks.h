@@ -7,11 +7,14 @@
  *
  * Rank 0 runs the program: it opens models, sessions and batches as always, with vb_model_options.ranks, and decides
  * everything. The other ranks call vb_ranks_follow, which computes their share of each pass until rank 0 calls
- * vb_ranks_close. On rank 0, only one thread at a time may use models, sessions and batches of the group. */
+ * vb_ranks_close. On rank 0, only one thread at a time may use models, sessions and batches of the group.
+ *
+ * Refused on ranks with VB_BAD_ARGUMENT: the option `numa`, vb_model_lock, prefill "onednn", draft vocabularies, vb_quantise_open, and
+ * taps of scores with prefill "expanded". */
 #ifndef VERBATIM_RANKS_H
 #define VERBATIM_RANKS_H
 
-/* How the ranks reach each other. The library has no transport of its own: tools/mpi.c uses MPI_Allgatherv. */
+/* How the ranks reach each other. The library has no transport of its own: tools/mpi/mpi.c uses MPI. */
 typedef struct vb_ranks_options {
     vb_allocator allocator;
     int32_t rank, count;     /* number of this rank, and of all ranks; the same count on all ranks */

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import verbatim
 from conftest import BUILD, PROMPT, assert_same_bits, joined, path, read_safetensors, run
-from verbatim import _c
+from verbatim import _library
 
 WITH_MTP = ["tiny/v3", "tiny/v3-mtp3", "tiny/glm", "tale"]
 SPARSE = ["tiny/v32", "tiny/glm5"]
@@ -222,7 +222,7 @@ def test_logits_of_generate_chose_its_tokens_and_make_its_fingerprint(models):
     assert result.logits.argmax(axis=1).tolist() == result.tokens
     rows = np.ascontiguousarray(result.logits)
     pointer = rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-    assert "%016x" % _c.library().vb_fingerprint(14695981039346656037, pointer, rows.size) == result.fingerprint
+    assert "%016x" % _library.library().vb_fingerprint(14695981039346656037, pointer, rows.size) == result.fingerprint
 
 
 def test_a_session_goes_on_and_is_cut_with_the_bits_of_a_new_one(models):

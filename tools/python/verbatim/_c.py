@@ -1,4 +1,4 @@
-"""verbatim.h for ctypes: its structs, in its order, its functions, and the search for the library.
+"""verbatim.h for ctypes: its structs, in its order, and its functions.
 
 tests/test_layout.py compiles a C program that compares all of this with the header and says what to add. Names are those
 of the header; fields that Python does not use stay zero, which means the default.
@@ -6,12 +6,8 @@ of the header; fields that Python does not use stay zero, which means the defaul
 
 import ctypes as C
 import enum
-import functools
-import os
-import pathlib
 
 VERSION = "0.1.0"  # of the header that this file follows; a library of another version is refused
-SONAME = "libverbatim.so.0"
 MAX_DRAFT = 15
 MAX_NODES = 64
 
@@ -595,36 +591,3 @@ FUNCTIONS = {
     "vb_draft_tree": (C.c_int, [_object, _ids, _ids, _ids, C.POINTER(C.c_double), _ids, _err]),
     "vb_fingerprint": (C.c_uint64, [C.c_uint64, C.POINTER(C.c_float), C.c_size_t]),
 }
-
-
-def candidates():
-    """Where the library is looked for, in order. VERBATIM_LIBRARY, when set, is the only place."""
-    named = os.environ.get("VERBATIM_LIBRARY")
-    if named:
-        return [named]
-    here = pathlib.Path(__file__).resolve().parent
-    places = [str(here / "lib" / SONAME), str(here / SONAME)]  # the first: a wheel
-    if len(here.parents) > 2 and (here.parents[2] / "engine" / "verbatim.h").exists():  # the package lies in its repository
-        places.append(str(here.parents[2] / "build" / SONAME))
-    return places + [SONAME]  # the system's, by the loader's own rules
-
-
-@functools.lru_cache(maxsize=None)
-def library():
-    """The library, loaded once. OSError says what was tried."""
-    tried = []
-    for place in candidates():
-        try:
-            lib = C.CDLL(place)
-            lib.vb_version.restype = C.c_char_p
-            version = lib.vb_version().decode()
-        except (OSError, AttributeError) as e:
-            tried.append(str(e) if place in str(e) else "%s: %s" % (place, e))
-            continue
-        if version != VERSION:
-            raise OSError("%s is version %s, these bindings are for %s" % (place, version, VERSION))
-        for name, (result, arguments) in FUNCTIONS.items():
-            function = getattr(lib, name)
-            function.restype, function.argtypes = result, arguments
-        return lib
-    raise OSError("no Verbatim library; tried %s. `make` builds it; VERBATIM_LIBRARY names another one" % "; ".join(tried))

@@ -10,6 +10,7 @@ import numpy as np
 
 from . import _c
 from ._call import BatchGuard, Closing, Handle, VerbatimError, check, ids_array, ids_pointer, routes_arrays, routes_of, view
+from ._library import library
 from .session import DRAFTING, SAMPLING, drafting_options, event_of, generate_options, number, result_of, sampling_options, session_options
 
 
@@ -37,7 +38,7 @@ class Batch(Closing):
     _closed = "the batch is closed"
 
     def __init__(self, model, *, max_sequences=None, cache_tokens=None, keep_finished=0, keep_apart=False, **options):
-        self.model, self._lib, self._guard = model, _c.library(), BatchGuard()
+        self.model, self._lib, self._guard = model, library(), BatchGuard()
         self._requests, self._thread = {}, None  # what C keeps addresses of until a request ends
         self._options = {name: value for name, value in options.items() if name in SAMPLING or name in DRAFTING}
         session, models = session_options(self._guard, model, **options)

@@ -13,6 +13,7 @@ import numpy as np
 
 from . import _c
 from ._call import Closing, Handle, check, ids_array, path_bytes
+from ._library import library
 from .batch import Batch, generate_many
 from .session import DraftVocab, Result, Session, number
 from .tokenizer import take_text
@@ -41,7 +42,7 @@ class Model(Closing):
     def __init__(self, path, precision: str | None = None, conventions: str | None = None,
                  repack_cache=None, cache_type: str | None = None):
         self.path = os.fspath(path)
-        self._lib, self._sessions = _c.library(), weakref.WeakSet()
+        self._lib, self._sessions = library(), weakref.WeakSet()
         options = _c.vb_model_options(precision=None if precision is None else precision.encode(),
                                       cache_type=None if cache_type is None else cache_type.encode(),
                                       conventions=None if conventions is None else conventions.encode(),
@@ -214,13 +215,13 @@ def _join(parts):
 
 def conventions() -> list[dict]:
     """Where implementations disagree: name, values (the first is the default), changes_output, who."""
-    lib, row = _c.library(), _c.vb_convention()
+    lib, row = library(), _c.vb_convention()
     return [{"name": row.name.decode(), "values": [v.decode() for v in row.values if v], "changes_output": bool(row.changes_output),
              "who": row.who.decode()} for _ in itertools.takewhile(lambda i: lib.vb_convention_at(i, C.byref(row)), itertools.count())]
 
 
 def systems() -> list[dict]:
     """Systems of the field, for conventions="as=NAME": name, conventions, draft (their method), evidence, changes_output."""
-    lib, row = _c.library(), _c.vb_system()
+    lib, row = library(), _c.vb_system()
     return [{"name": row.name.decode(), "conventions": row.conventions.decode(), "draft": row.draft.decode(), "evidence": row.evidence.decode(),
              "changes_output": bool(row.changes_output)} for _ in itertools.takewhile(lambda i: lib.vb_system_at(i, C.byref(row)), itertools.count())]

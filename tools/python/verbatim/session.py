@@ -12,6 +12,7 @@ import numpy as np
 
 from . import _c
 from ._call import Closing, Guard, Handle, check, copy_row, ids_array, ids_pointer, path_bytes, routes_arrays, routes_of, view
+from ._library import library
 
 ROW = np.dtype([(name, np.int32) for name, _ in _c.vb_tap_row._fields_])
 
@@ -94,7 +95,7 @@ class Session(Closing):
     _closed = "the session is closed"
 
     def __init__(self, model, *, load=None, on_progress=None, on_tap=None, **options):
-        self.model, self._lib, self._guard = model, _c.library(), Guard()
+        self.model, self._lib, self._guard = model, library(), Guard()
         options, models = session_options(self._guard, model, **options)
         # always: a signal's handler runs only where Python does, and a long prompt would keep it waiting
         options.progress = self._guard.callback(_c.progress_callback, on_progress or (lambda done, total: None))
@@ -233,7 +234,7 @@ class Session(Closing):
 def session_info(path, check_all=False) -> dict:
     """What a file that Session.save has written says of itself; check_all: every checksum is compared."""
     info, err = _c.vb_session_info(), _c.vb_error()
-    check(_c.library().vb_session_info_read(C.byref(info), path_bytes(path), bool(check_all), None, C.byref(err)), err)
+    check(library().vb_session_info_read(C.byref(info), path_bytes(path), bool(check_all), None, C.byref(err)), err)
     said = {name: getattr(info, name) for name, _ in info._fields_}
     said["with_hidden"] = bool(info.with_hidden)
     return {name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value for name, value in said.items()}
@@ -246,7 +247,7 @@ class DraftVocab(Closing):
     _closed = "the draft vocabulary is closed"
 
     def __init__(self, model, tokens):
-        self._lib, self._sessions = _c.library(), weakref.WeakSet()
+        self._lib, self._sessions = library(), weakref.WeakSet()
         ids = ids_array(tokens)
         pointer, err = C.c_void_p(), _c.vb_error()
         check(self._lib.vb_draft_vocab_open(C.byref(pointer), model._pointer(), ids_pointer(ids), ids.size, C.byref(err)), err)
@@ -278,7 +279,7 @@ class DraftMethod(typing.NamedTuple):
 def draft_methods() -> list[DraftMethod]:
     """The draft methods that the library has, which Session's option draft names."""
     methods, said = [], _c.vb_draft_method()
-    while _c.library().vb_draft_methods(len(methods), C.byref(said)):
+    while library().vb_draft_methods(len(methods), C.byref(said)):
         settings = dict(pair.split("=") for pair in filter(None, said.settings.decode().split(",")))
         methods.append(DraftMethod(said.name.decode(), said.about.decode(), settings, *map(bool, [
             said.needs_modules, said.needs_model, said.needs_head, said.needs_callback, said.trees, said.by_history,
@@ -289,14 +290,14 @@ def draft_methods() -> list[DraftMethod]:
 def draft_head(path) -> int:
     """The kind of published EAGLE head in a directory: 1 or 3; 0: there is none that can be read."""
     version, err = C.c_int(), _c.vb_error()
-    check(_c.library().vb_draft_head(C.byref(version), path_bytes(path), C.byref(err)), err)
+    check(library().vb_draft_head(C.byref(version), path_bytes(path), C.byref(err)), err)
     return version.value
 
 
 def instruction_sets() -> list[str]:
     """Those that Session's option isa may name on this machine, best first."""
     names = []
-    while name := _c.library().vb_isa(len(names)):
+    while name := library().vb_isa(len(names)):
         names.append(name.decode())
     return names
 

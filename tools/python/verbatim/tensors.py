@@ -11,6 +11,7 @@ import numpy as np
 
 from . import _c
 from ._call import Closing, Handle, check, path_bytes
+from ._library import library
 
 NATIVE = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U64": "<u8", "U32": "<u4", "U16": "<u2",
           "U8": "u1", "BOOL": "?"}
@@ -36,7 +37,7 @@ class Tensors(Closing, collections.abc.Mapping):
     _closed = "the tensors are closed"
 
     def __init__(self, path):
-        self._lib = _c.library()
+        self._lib = library()
         pointer, err = C.c_void_p(), _c.vb_error()
         check(self._lib.vb_tensors_open(C.byref(pointer), path_bytes(path), None, C.byref(err)), err)
         self._handle = Handle(pointer.value, self._lib.vb_tensors_close)
@@ -109,7 +110,7 @@ def write_tensors(path, tensors: collections.abc.Mapping):
     part = "%s.%d.part" % (os.fspath(path), os.getpid())
     with open(part, "xb") as file:
         try:
-            check(_c.library().vb_tensors_write(file.fileno(), path_bytes(path), list_of, len(list_of), None, None, C.byref(err)), err)
+            check(library().vb_tensors_write(file.fileno(), path_bytes(path), list_of, len(list_of), None, None, C.byref(err)), err)
             os.fsync(file.fileno())
             os.link(part, path)  # refuses a file that exists
         finally:

@@ -9,13 +9,14 @@ import numpy as np
 
 from . import _c
 from ._call import Handle, check, ids_array, ids_pointer, path_bytes
+from ._library import library
 
 
 class Tokenizer:
     """DIR/tokenizer.json, DIR/tiktoken.model or DIR/tekken.json (byte-level BPE). Read-only; threads may share it."""
 
     def __init__(self, path):
-        self._lib = _c.library()
+        self._lib = library()
         pointer, err = C.c_void_p(), _c.vb_error()
         check(self._lib.vb_tokenizer_open(C.byref(pointer), path_bytes(path), None, C.byref(err)), err)
         self._handle = Handle(pointer.value, self._lib.vb_tokenizer_close)
@@ -71,7 +72,7 @@ class ChatTemplate:
     """The chat template of a checkpoint: chat_template.jinja, tokenizer_config.json's chat_template, or a GGUF file's. Read-only."""
 
     def __init__(self, path):
-        self._lib = _c.library()
+        self._lib = library()
         pointer, err = C.c_void_p(), _c.vb_error()
         check(self._lib.vb_template_open(C.byref(pointer), path_bytes(path), None, C.byref(err)), err)
         self._handle = Handle(pointer.value, self._lib.vb_template_close)
