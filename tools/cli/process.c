@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 static int json_wanted; /* nonzero: errors are printed as JSON objects on stdout */
@@ -20,15 +21,15 @@ void cli_name_rank(const char *name)
 /* The terminals of a launcher do not control its processes. */
 int cli_terminal(int fd) { return isatty(fd) && (!is_rank || tcgetpgrp(fd) >= 0); }
 
-static void say(int fd, const char *text)
+/* Prints an error message without memory of its own. One system call writes it, so that the messages of several ranks do
+ * not mix. `file` is the file that the message is about, or "". */
+static void say(const char *file, const char *message)
 {
-    for (size_t size = strlen(text); size;) {
-        ssize_t n = write(fd, text, size);
-        if (n <= 0)
-            return;
-        text += n;
-        size -= (size_t)n;
-    }
+    const char *parts[] = {"verbatim: ", rank_name, file, message, "\n"};
+    struct iovec pieces[5];
+    for (int i = 0; i < 5; i++)
+        pieces[i] = (struct iovec){(char *)parts[i], strlen(parts[i])};
+    (void)!writev(STDERR_FILENO, pieces, 5);
 }
 
 void *cli_must(void *block)
@@ -36,13 +37,11 @@ void *cli_must(void *block)
     if (block)
         return block;
     cli_remove_parts();
+    static const char as_json[] = "{\"error\": \"no memory\"}\n";
     if (json_wanted)
-        say(STDOUT_FILENO, "{\"error\": \"no memory\"}\n");
-    else {
-        say(STDERR_FILENO, "verbatim: ");
-        say(STDERR_FILENO, rank_name);
-        say(STDERR_FILENO, "no memory\n");
-    }
+        (void)!write(STDOUT_FILENO, as_json, sizeof as_json - 1);
+    else
+        say("", "no memory");
     _exit(EXIT_OTHER);
 }
 
@@ -115,10 +114,7 @@ static void bus_error(int number, siginfo_t *info, void *unused)
         return;
     }
     cli_remove_parts();
-    say(STDERR_FILENO, "verbatim: ");
-    say(STDERR_FILENO, rank_name);
-    say(STDERR_FILENO, path);
-    say(STDERR_FILENO, ": it was cut short, or could not be read, while it was in use\n");
+    say(path, ": it was cut short, or could not be read, while it was in use");
     _exit(EXIT_OTHER);
 }
 
