@@ -104,10 +104,11 @@ def environment():
     return env
 
 
-def built_for(command):
-    """What a test needs below BUILD: itself, or for a Python script the program that it runs."""
-    program = command.split()[0]
-    return "verbatim" if program.endswith(".py") else f"tests/{program}"
+def built_for(commands):
+    """What tests need below BUILD: a C program itself, and for a test of the command line build/verbatim, which it runs."""
+    programs = {command.split()[0] for command in commands}
+    of_command = any(p.endswith(".py") or (ROOT / f"tests/cli/{p}.c").exists() for p in programs)
+    return {f"tests/{p}" for p in programs if not p.endswith(".py")} | ({"verbatim"} if of_command else set())
 
 
 def run_test(tree, build, command, test):
@@ -234,7 +235,7 @@ def work(copy, groups, report):
             return
         for m in group:
             copy.substitute(m)
-            log = copy.make(sorted({built_for(command) for command, _ in m.tests}))
+            log = copy.make(sorted(built_for(command for command, _ in m.tests)))
             if log is not None:
                 report.complain(f"{m.name}: the tree with this mistake does not compile", log)
             else:
@@ -270,7 +271,7 @@ def main():
     o = parser.parse_args()
     mistakes, errors = read_list(o.list)
     if o.programs:
-        print(*sorted({built_for(command) for m in mistakes for command, _ in m.tests}))
+        print(*sorted(built_for(command for m in mistakes for command, _ in m.tests)))
         return 0
     errors += find(mistakes)
     errors += [f"{LIST} has no mistake {name}" for name in o.names if name not in [m.name for m in mistakes]]
@@ -282,7 +283,7 @@ def main():
         return 0
     mistakes = share_of_this_commit([m for m in mistakes if not o.names or m.name in o.names], o.share)
     groups, report = groups_of(mistakes), Report(len(mistakes))
-    programs = {built_for(command) for m in mistakes for command, _ in m.tests}
+    programs = built_for(command for m in mistakes for command, _ in m.tests)
 
     def worker(number):
         try:
