@@ -12,7 +12,8 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
+
+import running
 
 VERBATIM = sys.argv[1] if len(sys.argv) > 1 else "build/verbatim"
 TALE, TINY = "golden/tale", "golden/tiny/v3-mtp3"
@@ -223,17 +224,4 @@ def run_tests(tests):
     if "this build has no HTTP server" in asked.stderr:
         print("skipped: this build has no HTTP server")
         return 0
-    failed = passed = 0
-    for test in tests:
-        if len(sys.argv) > 2 and test.__name__ not in sys.argv[2:]:
-            continue
-        try:
-            test()
-            passed += 1
-            print(f"[       OK ] {test.__name__}", flush=True)
-        except Exception:  # of whatever kind: the others shall run, too
-            failed += 1
-            traceback.print_exc()
-            print(f"[  FAILED  ] {test.__name__}", flush=True)
-    print(f"[  PASSED  ] {passed} test(s).")
-    return failed != 0 or not passed  # a name that no test has is no success
+    return running.run_tests(tests)

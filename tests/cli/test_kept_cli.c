@@ -1,6 +1,6 @@
-/* tests/cli/test_kept_cli.c -- --kept-in and --kept-out: every format holds the same sets, sets that the indexer chooses change no
- * byte, and lines of prompts and of `score` take sets as a single run does. Runs the program itself (argv[1], or ../verbatim beside this
- * one) in the repository's root. */
+/* tests/cli/test_kept_cli.c -- the options --kept-in and --kept-out. All file formats store the same sets. If the sets that the indexer
+ * chose are forced, no byte of the output changes. Sets in a line of --prompts or of `score` have the same effect as --kept-in. Runs the
+ * program itself (argv[1], or ../verbatim relative to this program) in the repository's root. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,11 +9,9 @@
 
 #include <cmocka.h>
 
-#include "tests/support/cli.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/cli_files.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
-#define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_test_dir, remove_test_dir)
 #define GLM5 "golden/tiny/glm5"
 #define IDS "5,6,7,70,9,33,17,2,11,12,3,44,45,20,21,8"
 #define NUM_TOKENS 16
@@ -21,37 +19,12 @@
 #define TOPK 8
 #define NUMBERS ((size_t)NUM_TOKENS * LAYERS * TOPK)
 
-static char file[8][96];
-
-/* A name in the test's directory. */
-static const char *in_dir(int i, const char *name)
-{
-    snprintf(file[i], sizeof file[i], "%s/%s", dir, name);
-    return file[i];
-}
-
-static void done(struct said s)
-{
-    expect_code(&s, 0);
-    forget(&s);
-}
-
 static void put(const char *path, const void *bytes, size_t size)
 {
     FILE *f = fopen(path, "wb");
     assert_non_null(f);
     assert_int_equal(fwrite(bytes, 1, size, f), size);
     fclose(f);
-}
-
-static void expect_equal_files(const char *a, const char *b)
-{
-    size_t n, m;
-    char *x = bytes_of(a, &n), *y = bytes_of(b, &m);
-    if (n != m || memcmp(x, y, n))
-        fail_msg("%s and %s differ", a, b);
-    free(x);
-    free(y);
 }
 
 /* Writes the logits, and the sets to a file. */
@@ -77,11 +50,11 @@ TEST(all_formats_hold_the_same_sets)
         chosen(logits, sets);
         done(RUN("logits", GLM5, "--tokens", IDS, "-o", got, "--kept-in", sets, "--kept-out", again, "--force", "--threads", "2", "--prefill-chunk", "3"));
         expect_equal_files(got, logits);
-        expect_equal_files(again, file[2]);
+        expect_equal_files(again, in_dir(2, names[0]));
     }
     size_t size;
     int32_t *n;
-    char *bytes = npy_of(file[2], &size, &n);
+    char *bytes = npy_of(in_dir(2, names[0]), &size, &n);
     for (int32_t t = 0; t < NUM_TOKENS; t++)
         for (int i = 0; i < TOPK; i++) { /* layer 0 chooses if it sees more than TOPK tokens; layer 2 has no indexer */
             int32_t at = n[(t * LAYERS) * TOPK + i];
@@ -153,10 +126,10 @@ TEST(generate_eval_prompts_and_score_take_sets)
     json_decref(plain), json_decref(same), json_decref(forced);
     snprintf(lines, sizeof lines, "{\"prompt\": [" IDS "], \"indexer_topk\": %s}\n", list);
     put(prompts, lines, strlen(lines));
-    json_t *score = JSON("score", GLM5, "--file", prompts, "-o", in_dir(7, "scores.jsonl"));
-    json_decref(score);
-    text = bytes_of(file[7], &size);
-    score = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL);
+    const char *scores = in_dir(7, "scores.jsonl");
+    done(RUN("score", GLM5, "--file", prompts, "-o", scores));
+    text = bytes_of(scores, &size);
+    json_t *score = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL);
     for (size_t i = 0; i < NUM_TOKENS - 1; i++)
         sum -= json_real_value(json_array_get(json_object_get(score, "logprobs"), i));
     if (!(fabs(sum / (NUM_TOKENS - 1) - loss) < 6e-9)) /* nine digits are printed */

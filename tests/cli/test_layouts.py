@@ -8,7 +8,8 @@ import struct
 import subprocess
 import sys
 import tempfile
-import traceback
+
+from running import run_tests
 
 VERBATIM = sys.argv[1]
 TINY = "golden/tiny/"
@@ -228,6 +229,16 @@ def reference_numbers(model, folder):
     return file[8 + struct.unpack("<Q", file[:8])[0]:]
 
 
+def engine_is_reference_in_q8_and_q4(path):
+    """In these precisions, `diff` finds no difference between the values of the engine and of the reference."""
+    for precision in "q8", "q4":
+        for engine, more in ("a", []), ("b", ["--reference"]):
+            ran = run(path, "dump", *more, "--tokens", "5,6,7", "--precision", precision, "--force", "-o", f"{path}/{engine}.dump")
+            assert ran.returncode == 0, ran.stderr
+        ran = run(f"{path}/a.dump", "diff", f"{path}/b.dump")
+        assert ran.returncode == 0, precision + "\n" + ran.stdout + ran.stderr
+
+
 def weights_of_four_bits():
     coded, same, config, int4 = packed_int4("v32")
     with tempfile.TemporaryDirectory() as path, tempfile.TemporaryDirectory() as exact:
@@ -304,12 +315,7 @@ def four_bits_as_integers():
         assert ran.returncode == 0 and "no f16" not in ran.stdout, ran.stdout + ran.stderr
         ran = run(file, "generate", *options)
         assert ran.returncode == 0 and json.loads(ran.stdout)["fingerprint"] == results[0], ran.stdout + ran.stderr
-        for precision in "q4", "q8":
-            for engine, more in ("a", []), ("b", ["--reference"]):
-                ran = run(path, "dump", *more, "--tokens", "5,6,7", "--precision", precision, "--force", "-o", f"{path}/{engine}.safetensors")
-                assert ran.returncode == 0, ran.stderr
-            ran = run(f"{path}/a.safetensors", "diff", f"{path}/b.safetensors")
-            assert ran.returncode == 0, ran.stdout + ran.stderr
+        engine_is_reference_in_q8_and_q4(path)
         name = next(n for n in coded if n.endswith("experts.1.up_proj.weight_scale"))
         dtype, shape, data = coded[name]
         coded[name] = [dtype, shape, bf16(2.0 ** -40) + data[2:]]
@@ -394,12 +400,7 @@ def floats_of_four_bits():
             ran = run(path, "inspect", "--check")
             assert ran.returncode == 0 and "F4" in ran.stdout, ran.stdout + ran.stderr
             assert reference_numbers(path, exact) == reference_numbers(exact, exact), form + ": the reference computes with other numbers"
-            for precision in "q4", "q8":
-                for engine, more in ("a", []), ("b", ["--reference"]):
-                    ran = run(path, "dump", *more, "--tokens", "5,6,7", "--precision", precision, "--force", "-o", f"{path}/{engine}.safetensors")
-                    assert ran.returncode == 0, ran.stderr
-                ran = run(f"{path}/a.safetensors", "diff", f"{path}/b.safetensors")
-                assert ran.returncode == 0, form + "\n" + ran.stdout + ran.stderr
+            engine_is_reference_in_q8_and_q4(path)
             if form in ("mxfp4", "quark"):
                 mxfp4_files(path, exact)
             if form == "nvfp4":
@@ -472,21 +473,6 @@ def damaged_floats_of_four_bits(path, coded, config, form):
         refused(path, 'quantization_config.quant_algo "MIXED_PRECISION" is not supported, only NVFP4 and W4A16_NVFP4')
 
 
-def main(tests):
-    failed = 0
-    tests = [test for test in tests if len(sys.argv) < 3 or test.__name__ == sys.argv[2]]
-    for test in tests:
-        try:
-            test()
-            print(f"[       OK ] {test.__name__}", flush=True)
-        except Exception:  # of whatever kind: the others shall run, too
-            failed += 1
-            traceback.print_exc()
-            print(f"[  FAILED  ] {test.__name__}", flush=True)
-    print(f"[  PASSED  ] {len(tests) - failed} test(s).")
-    return failed != 0
-
-
 if __name__ == "__main__":
-    sys.exit(main([floats_of_four_bits, weights_of_four_bits, four_bits_as_integers, a_language_model_inside_a_larger_one,
-                   fp8_with_one_scale_for_each_matrix]))
+    sys.exit(run_tests([floats_of_four_bits, weights_of_four_bits, four_bits_as_integers, a_language_model_inside_a_larger_one,
+                        fp8_with_one_scale_for_each_matrix]))

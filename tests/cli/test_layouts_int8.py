@@ -7,7 +7,9 @@ import struct
 import sys
 import tempfile
 
-from test_layouts import TINY, bf16, changed, config_of, f32, main, read, reference_numbers, refused, run, fingerprints, write
+from running import run_tests
+from test_layouts import (TINY, bf16, changed, config_of, engine_is_reference_in_q8_and_q4, f32, fingerprints, read, reference_numbers,
+                          refused, run, write)
 
 DESCRIPTION = "quant_model_description.json"
 OPTIONS = ["--tokens", "5,6,7,70,9,33,17", "-n", "40", "--ignore-eos", "--json"]
@@ -102,12 +104,7 @@ def integers_of_eight_bits():
             ran = run(path, "inspect", "--check")
             assert ran.returncode == 0 and "I8" in ran.stdout and "int8 scales" in ran.stdout, ran.stdout + ran.stderr
             assert reference_numbers(path, exact) == reference_numbers(exact, exact), form + ": the reference computes with other numbers"
-            for precision in "q8", "q4":
-                for engine, more in ("a", []), ("b", ["--reference"]):
-                    ran = run(path, "dump", *more, "--tokens", "5,6,7", "--precision", precision, "--force", "-o", f"{path}/{engine}.dump")
-                    assert ran.returncode == 0, ran.stderr
-                ran = run(f"{path}/a.dump", "diff", f"{path}/b.dump")
-                assert ran.returncode == 0, form + "\n" + ran.stdout + ran.stderr
+            engine_is_reference_in_q8_and_q4(path)
 
 
 def codes_of_eight_bits_are_kept():
@@ -200,4 +197,4 @@ def what_is_not_supported():
 
 
 if __name__ == "__main__":
-    sys.exit(main([integers_of_eight_bits, codes_of_eight_bits_are_kept, what_is_not_supported]))
+    sys.exit(run_tests([integers_of_eight_bits, codes_of_eight_bits_are_kept, what_is_not_supported]))

@@ -6,7 +6,8 @@ import os
 import sys
 import tempfile
 
-from test_layouts import TINY, bf16, config_of, fingerprints, main, number_of_e4m3, packed_e2m1, read, refused, run, write
+from running import run_tests
+from test_layouts import TINY, bf16, config_of, fingerprints, number_of_e4m3, packed_e2m1, read, refused, run, write
 
 
 MISTRAL = {"model.embed_tokens.": "tok_embeddings.", "model.norm.": "norm.", "lm_head.": "output.", "model.layers.": "layers.",
@@ -146,4 +147,4 @@ def mistrals_own_files_in_nvfp4():
 
 
 if __name__ == "__main__":
-    sys.exit(main([mistrals_own_files, mistrals_own_files_in_nvfp4]))
+    sys.exit(run_tests([mistrals_own_files, mistrals_own_files_in_nvfp4]))

@@ -9,7 +9,8 @@ import struct
 import subprocess
 import sys
 import tempfile
-import traceback
+
+from running import run_tests
 
 VERBATIM = sys.argv[1]
 TINY = "golden/tiny/"
@@ -265,22 +266,7 @@ def wrong_options_are_refused_in_a_sentence():
             assert ran.returncode == code and sentence in ran.stderr and ran.stderr.count("\n") == 1 and not ran.stdout, (arguments, ran.returncode, ran.stderr)
 
 
-def main():
-    failed = 0
-    tests = [memory_is_that_of_the_tensors, gathers_are_those_of_the_layers, times_follow_from_bytes_and_the_machine,
-             types_may_be_chosen_without_weights, gguf_files_are_planned_as_they_store_weights, examples_of_the_documents_are_what_is_printed, wrong_options_are_refused_in_a_sentence]
-    tests = [test for test in tests if len(sys.argv) < 3 or test.__name__ == sys.argv[2]]
-    for test in tests:
-        try:
-            test()
-            print(f"[       OK ] {test.__name__}", flush=True)
-        except Exception:  # of whatever kind: the others shall run, too
-            failed += 1
-            traceback.print_exc()
-            print(f"[  FAILED  ] {test.__name__}", flush=True)
-    print(f"[  PASSED  ] {len(tests) - failed} test(s).")
-    return failed != 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_tests([memory_is_that_of_the_tensors, gathers_are_those_of_the_layers, times_follow_from_bytes_and_the_machine,
+                        types_may_be_chosen_without_weights, gguf_files_are_planned_as_they_store_weights,
+                        examples_of_the_documents_are_what_is_printed, wrong_options_are_refused_in_a_sentence]))

@@ -7,40 +7,13 @@
 
 #include <cmocka.h>
 
-#include "tests/support/cli.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/cli_files.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
-#define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_test_dir, remove_test_dir)
 #define IDS "5,6,7,70,9,33,17,2"
 #define NUM_TOKENS 8
 #define LAYERS 3 /* of golden/tiny/v3: layer 0 is dense */
 #define TOP_K 3
-
-static char file[8][96];
-
-/* A name in the test's directory. */
-static const char *in_dir(int i, const char *name)
-{
-    snprintf(file[i], sizeof file[i], "%s/%s", dir, name);
-    return file[i];
-}
-
-static void done(struct said s)
-{
-    expect_code(&s, 0);
-    forget(&s);
-}
-
-static void expect_equal_files(const char *a, const char *b)
-{
-    size_t n, m;
-    char *x = bytes_of(a, &n), *y = bytes_of(b, &m);
-    if (n != m || memcmp(x, y, n))
-        fail_msg("%s and %s differ", a, b);
-    free(x);
-    free(y);
-}
 
 static void put_text(const char *path, const char *text)
 {

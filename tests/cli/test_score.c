@@ -9,16 +9,13 @@
 #include <math.h>
 
 #include "engine/verbatim.h"
-#include "tests/support/cli.h"
+#include "tests/support/cli_files.h"
 #include "tests/support/golden.h"
-#include "tests/support/temp_dir.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
-#define IN_DIR(test) cmocka_unit_test_setup_teardown(test, make_test_dir, remove_test_dir)
 #define TEXTS 5
 #define ROUTE "[[0,0,0],[1,2,3],[4,5,6]]"
 
-static char file[8][96];
 static const char *const lines[TEXTS] = {
     "{\"id\": \"a\", \"prompt\": [5,6,7], \"response\": [8,9,10,11,12,13]}",
     "{\"id\": \"b\", \"prompt\": [70,9,33,17,2,88,41,5,6,7], \"temperature\": 0.7}",
@@ -26,18 +23,6 @@ static const char *const lines[TEXTS] = {
     "{\"prompt\": [4], \"response\": [8]}",
     "{\"id\": 7, \"prompt\": [5,6,7], \"response\": [8,9], \"routed_experts\": [" ROUTE "," ROUTE "," ROUTE "," ROUTE "]}"};
 static const int firsts[TEXTS] = {3, 1, 3, 1, 3};
-
-static const char *in_dir(int i, const char *name)
-{
-    snprintf(file[i], sizeof file[i], "%s/%s", dir, name);
-    return file[i];
-}
-
-static void done(struct said s, int code)
-{
-    expect_code(&s, code);
-    forget(&s);
-}
 
 static const char *write_lines(int i, const char *name, const char *const *texts, int count)
 {
@@ -112,9 +97,9 @@ static void check_text(const json_t *score, int line)
         sprintf(ids + strlen(ids), "%s%d", i ? "," : "", token_at(tokens, i));
     write_text(dir, "routes.json", lines[line]);
     if (strstr(lines[line], "routed_experts"))
-        done(RUN("logits", V3, "--tokens", ids, "-o", in_dir(6, "logits"), "--force", "--routes-in", in_dir(7, "routes.json")), 0);
+        done(RUN("logits", V3, "--tokens", ids, "-o", in_dir(6, "logits"), "--force", "--routes-in", in_dir(7, "routes.json")));
     else
-        done(RUN("logits", V3, "--tokens", ids, "-o", in_dir(6, "logits"), "--force"), 0);
+        done(RUN("logits", V3, "--tokens", ids, "-o", in_dir(6, "logits"), "--force"));
     char *bytes = bytes_of(in_dir(6, "logits"), &size);
     uint64_t header;
     memcpy(&header, bytes, sizeof header);
@@ -135,7 +120,7 @@ TEST(scores_are_those_of_the_logits)
 {
     json_t *scores[TEXTS] = {NULL};
     const char *in = write_lines(0, "in.jsonl", lines, TEXTS), *out = in_dir(1, "out.jsonl");
-    done(RUN("score", V3, "--file", in, "-o", out, "--logprobs", "2"), 0);
+    done(RUN("score", V3, "--file", in, "-o", out, "--logprobs", "2"));
     read_scores(out, scores);
     for (int i = 0; i < TEXTS; i++)
         check_text(scores[i], i);
@@ -159,8 +144,8 @@ static void expect_same_scores(const char *a, const char *b)
 TEST(no_number_depends_on_the_batch_and_a_run_can_be_resumed)
 {
     const char *in = write_lines(0, "in.jsonl", lines, TEXTS), *out = in_dir(1, "out.jsonl"), *other = in_dir(2, "other.jsonl");
-    done(RUN("score", V3, "--file", in, "-o", out, "--routes", "--threads", "1", "--max-sequences", "1"), 0);
-    done(RUN("score", V3, "--file", in, "-o", other, "--routes", "--threads", "3", "--prefill-chunk", "2", "--cache-tokens", "45"), 0);
+    done(RUN("score", V3, "--file", in, "-o", out, "--routes", "--threads", "1", "--max-sequences", "1"));
+    done(RUN("score", V3, "--file", in, "-o", other, "--routes", "--threads", "3", "--prefill-chunk", "2", "--cache-tokens", "45"));
     expect_same_scores(out, other);
     size_t size;
     char *bytes = bytes_of(other, &size);
@@ -192,15 +177,16 @@ TEST(no_number_depends_on_the_batch_and_a_run_can_be_resumed)
 static double first_logprob(const char *in, const char *context)
 {
     size_t size;
-    json_t *j = JSON("score", V3, "--file", in, "-o", in_dir(5, "yarn.out"), "--convention", "yarn=max-len", "--context", context, "--max-sequences", "1");
+    const char *out = in_dir(5, "yarn.out");
+    json_t *j = JSON("score", V3, "--file", in, "-o", out, "--convention", "yarn=max-len", "--context", context, "--max-sequences", "1");
     json_decref(j);
-    char *bytes = bytes_of(file[5], &size);
+    char *bytes = bytes_of(out, &size);
     json_t *score = json_loads(bytes, JSON_DISABLE_EOF_CHECK, NULL);
     double logprob = at(score, "logprobs", 8);
     assert_int_equal(integer(score, "index"), 0);
     json_decref(score);
     free(bytes);
-    unlink(file[5]);
+    unlink(out);
     return logprob;
 }
 
@@ -292,7 +278,7 @@ static json_t *compared(int code, const char *a, const char *b) { return json_of
 TEST(scores_of_other_engines_are_compared)
 {
     const char *in = write_lines(0, "in.jsonl", lines, TEXTS), *ours = in_dir(1, "ours.jsonl");
-    done(RUN("score", V3, "--file", in, "-o", ours, "--logprobs", "1"), 0);
+    done(RUN("score", V3, "--file", in, "-o", ours, "--logprobs", "1"));
     json_t *j = compared(0, ours, ours);
     assert_string_equal(string(j, "verdict"), "identical");
     assert_int_equal(integer(j, "tokens"), 22);
@@ -317,8 +303,8 @@ TEST(scores_of_other_engines_are_compared)
 TEST(the_bound_of_a_model_finds_an_error_in_all_tokens)
 {
     const char *in = write_lines(0, "in.jsonl", lines, TEXTS), *ours = in_dir(1, "ours.jsonl"), *theirs = in_dir(3, "bf16.jsonl");
-    done(RUN("score", V3, "--file", in, "-o", ours), 0);
-    done(RUN("score", V3, "--file", in, "-o", theirs, "--precision", "bf16"), 0);
+    done(RUN("score", V3, "--file", in, "-o", ours));
+    done(RUN("score", V3, "--file", in, "-o", theirs, "--precision", "bf16"));
     json_t *j = json_of_code(0, (const char *const[]){verbatim, "diff", ours, theirs, "--model", V3, "--json", NULL});
     assert_string_equal(string(j, "bound_kind"), "measured");
     assert_true(real(j, "bound") > real(j, "rms") && real(j, "bound") < 20 * real(j, "rms"));
@@ -398,7 +384,7 @@ TEST(the_second_of_two_equal_logits_has_the_next_rank)
     json_t *scores[TEXTS];
     make_tokens_alike();
     const char *in = write_lines(0, "texts.jsonl", texts, TEXTS), *out = in_dir(1, "scores.jsonl");
-    done(RUN("score", dir, "--file", in, "-o", out, "--logprobs", "136"), 0);
+    done(RUN("score", dir, "--file", in, "-o", out, "--logprobs", "136"));
     read_scores(out, scores);
     for (int i = 0; i < 4; i += 2) {
         int rank = (int)at(scores[i], "ranks", 0);
