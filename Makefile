@@ -100,7 +100,7 @@ mpi_links = $(shell pkg-config --exists $(PC_OF_$1) 2>/dev/null && echo 'int mai
               $(CC) $(CFLAGS) -include mpi.h -x c -o /dev/null - $$(pkg-config --cflags --libs $(PC_OF_$1)) 2>/dev/null && echo $1)
 MPIS    := $(if $(filter no,$(MPI)),,$(foreach m,mpi mpich,$(call mpi_links,$m)))
 
-LIB_SRC   := $(wildcard engine/*.c engine/*/*.c ops/*.c) $(SIMD)
+LIB_SRC   := $(wildcard engine/*.c engine/*/*.c ops/*.c ops/cuda/*.c) $(SIMD)
 REF_SRC   := $(wildcard reference/*.c)
 TOOL_SRC  := $(filter-out tools/train/% tools/hooks/% tools/mpi/%,$(wildcard tools/*.c tools/*/*.c))
 LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o)

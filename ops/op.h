@@ -8,6 +8,7 @@
 #define VB_OP_H
 
 #include "simd/kernels.h"
+#include "ops/cuda/device.h"
 #include "ops/clock.h"
 #include "ops/pace.h"
 #include "ops/placement.h"
@@ -49,6 +50,8 @@ struct op_ctx {
     size_t scratch_size, scratch_used;
     struct op_probe *probe;      /* NULL: nobody wants intermediate values */
     struct op_clock *clock;      /* measures the time of each part of a pass; NULL: nothing is measured */
+    struct device *device;       /* a GPU: operators read and write the twins of their arrays, and start kernels (ops/cuda/device.h); NULL: the CPU
+                                    computes */
     struct op_ranks *ranks;      /* the processes that compute each pass together; NULL: this one is alone */
     const struct placement *placement; /* pins a crew's threads, and gives each of them tasks with data nearby (NUMA);
                                           NULL: the operating system chooses where threads run */

@@ -5,7 +5,7 @@ TEST_SRC := $(wildcard tests/*.c tests/*/*.c)
 named     = $(foreach s,$(TEST_SRC),$(if $(filter $(1),$(notdir $(s))),$(s)))
 programs  = $(addprefix $(BUILD)/tests/,$(basename $(notdir $(1))))
 object    = $(patsubst %.c,$(BUILD)/%.o,$(call named,$(1).c))
-TESTS    := $(call programs,$(call named,checkops_%.c test_%.c))
+TESTS    := $(call programs,$(call named,checkops_%.c checkcuda_%.c test_%.c))
 FUZZERS  := $(call programs,$(filter-out %/fuzz_main.c,$(call named,fuzz_%.c)))
 CHECKASM := $(call object,checkasm%)
 # Code that tests share, in an archive, so that a program links only what it calls. Nothing calls one_test.c: its object is linked
@@ -14,6 +14,27 @@ SUPPORT  := $(BUILD)/tests/support.a
 LIBRARIES := $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 
 link = $(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) $(WRAP) -o $@ $(filter %.o,$^) $(filter %.a,$^)
+
+# The kernels of GPUs, compiled for the CPU, and a device that runs them (tests/cuda/emulator.h).
+CUDA_SRC := $(wildcard ops/cuda/*.cu)
+EMULATOR := $(BUILD)/tests/cuda.a
+CXX      ?= g++
+CXX_BASE  = -std=c++17 -D_GNU_SOURCE -fno-exceptions -fno-rtti $(OPT) -ffp-contract=off -fno-strict-aliasing -Wall -Wextra -Wshadow $(if $(WERROR),-Werror) -iquote . -MMD -MP
+$(BUILD)/ops/cuda/%.cu.o: ops/cuda/%.cu Makefile
+	@mkdir -p $(@D)
+	$(call say,CXX $<)
+	$(Q)$(CXX) $(CXX_BASE) $(CFLAGS) $(if $(filter x86_64,$(ARCH)),-mfma) -include tests/cuda/lanes.h -x c++ -c -o $@ $<
+$(BUILD)/tests/cuda/emulator.o: tests/cuda/emulator.cc Makefile
+	@mkdir -p $(@D)
+	$(call say,CXX $<)
+	$(Q)$(CXX) $(CXX_BASE) $(CFLAGS) -c -o $@ $<
+$(EMULATOR): $(CUDA_SRC:%=$(BUILD)/%.o) $(BUILD)/tests/cuda/emulator.o
+	$(call say,AR $@)
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
+# The emulator's threads change stacks in a way that sanitizers do not know: these programs are built without them.
+CHECKCUDA := $(call programs,$(call named,checkcuda_%.c))
+$(CHECKCUDA): $(EMULATOR)
+-include $(wildcard $(BUILD)/ops/cuda/*.d)
 
 # This one chooses the random numbers itself.
 $(BUILD)/tests/test_rejection: WRAP := -Wl,--wrap=random_at

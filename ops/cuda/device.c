@@ -1,0 +1,152 @@
+/* ops/cuda/device.c -- what all kinds of devices share: twins of host memory, and the first failure. */
+#include "ops/cuda/device.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int device_begin(struct device *d, const struct device_type *type, size_t memory)
+{
+    d->type = type;
+    d->memory = memory;
+    return pthread_rwlock_init(&d->lock, NULL) ? -1 : 0;
+}
+
+void device_end(struct device *d)
+{
+    pthread_rwlock_destroy(&d->lock);
+    free(d->twins);
+}
+
+void device_close(struct device *d)
+{
+    if (d)
+        d->type->close(d);
+}
+
+const char *device_failure(const struct device *d) { return *d->failure ? d->failure : NULL; }
+
+/* Returns the number of the first twin whose range begins after this address. */
+static size_t twin_after(const struct device *d, const char *host)
+{
+    size_t low = 0, high = d->twin_count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (d->twins[middle].host <= host)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static int insert(struct device *d, struct twin twin)
+{
+    if (d->twin_count == d->twin_room) {
+        size_t room = d->twin_room ? 2 * d->twin_room : 256;
+        struct twin *twins = realloc(d->twins, room * sizeof *twins);
+        if (!twins)
+            return -1;
+        d->twins = twins;
+        d->twin_room = room;
+    }
+    size_t at = twin_after(d, twin.host);
+    assert(!at || d->twins[at - 1].host + d->twins[at - 1].bytes <= twin.host);
+    assert(at == d->twin_count || twin.host + twin.bytes <= d->twins[at].host);
+    memmove(d->twins + at + 1, d->twins + at, (d->twin_count - at) * sizeof *d->twins);
+    d->twins[at] = twin;
+    d->twin_count++;
+    d->taken += twin.bytes;
+    return 0;
+}
+
+int device_add(struct device *d, const void *host, size_t bytes)
+{
+    void *at;
+    if (!bytes)
+        return 0;
+    if (bytes > d->memory - d->taken || d->type->allocate(d, &at, bytes))
+        return -1;
+    pthread_rwlock_wrlock(&d->lock);
+    int code = insert(d, (struct twin){host, bytes, at});
+    pthread_rwlock_unlock(&d->lock);
+    if (code)
+        d->type->release(d, at);
+    return code;
+}
+
+int device_add_copy(struct device *d, const void *host, size_t bytes)
+{
+    if (device_add(d, host, bytes))
+        return -1;
+    device_write(d, host, bytes);
+    return *d->failure ? -1 : 0;
+}
+
+void device_remove(struct device *d, const void *host)
+{
+    void *at = NULL;
+    pthread_rwlock_wrlock(&d->lock);
+    size_t i = twin_after(d, host);
+    if (i && d->twins[i - 1].host == host) {
+        at = d->twins[i - 1].at;
+        d->taken -= d->twins[i - 1].bytes;
+        memmove(d->twins + i - 1, d->twins + i, (d->twin_count - i) * sizeof *d->twins);
+        d->twin_count--;
+    }
+    pthread_rwlock_unlock(&d->lock);
+    if (at)
+        d->type->release(d, at);
+}
+
+static char *find(struct device *d, const char *host)
+{
+    pthread_rwlock_rdlock(&d->lock);
+    size_t i = twin_after(d, host);
+    const struct twin *t = i ? &d->twins[i - 1] : NULL;
+    char *at = t && host < t->host + t->bytes ? t->at + (host - t->host) : NULL;
+    pthread_rwlock_unlock(&d->lock);
+    return at;
+}
+
+void *device_at(struct device *d, const void *host)
+{
+    char *at = host ? find(d, host) : NULL;
+    assert(at || !host);
+    return at;
+}
+
+int device_has(struct device *d, const void *host) { return find(d, host) != NULL; }
+
+void device_write(struct device *d, const void *host, size_t bytes)
+{
+    if (!*d->failure && bytes)
+        d->type->write(d, device_at(d, host), host, bytes);
+}
+
+void device_read(struct device *d, void *host, size_t bytes)
+{
+    if (!*d->failure && bytes)
+        d->type->read(d, host, device_at(d, host), bytes);
+}
+
+void device_copy(struct device *d, void *to, const void *from, size_t bytes)
+{
+    if (!*d->failure && bytes)
+        d->type->copy(d, device_at(d, to), device_at(d, from), bytes);
+}
+
+void device_launch(struct device *d, enum device_kernel kernel, size_t x, size_t y, size_t z, const void *args, size_t size)
+{
+    const unsigned grid[3] = {(unsigned)x, (unsigned)y, (unsigned)z};
+    if (!*d->failure && x && y && z)
+        d->type->launch(d, kernel, grid, args, size);
+}
+
+int device_wait(struct device *d)
+{
+    if (!*d->failure)
+        d->type->wait(d);
+    return *d->failure ? -1 : 0;
+}

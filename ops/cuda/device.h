@@ -1,0 +1,85 @@
+/* ops/cuda/device.h -- a device that computes for the operators: a GPU, or in tests an emulated one.
+ *
+ * Operators get addresses of the CPU's memory. A range of this memory may have a twin: as many bytes of the device's memory. If op_ctx.device is
+ * set, an operator does not read or write its arrays, but the twins of its arrays. device_at translates an address. Nothing is copied between a
+ * range and its twin unless one of the functions below says so.
+ *
+ * The work that is given to a device runs in the order in which it was given. Functions that return numbers to the CPU wait for it. Other functions
+ * need not wait.
+ *
+ * If something fails on the device during a pass (its driver reports an error), the device remembers the first error, and does nothing more.
+ * device_failure returns this error. */
+#ifndef VB_DEVICE_H
+#define VB_DEVICE_H
+
+#include <pthread.h>
+
+#include "ops/cuda/kernels.h"
+
+struct device;
+
+/* What kinds of devices do. They return 0, or -1 after they have written a sentence into device.failure. */
+struct device_type {
+    int (*allocate)(struct device *d, void **address, size_t bytes);
+    void (*release)(struct device *d, void *address);
+    int (*write)(struct device *d, void *to, const void *host, size_t bytes);   /* host memory may change when this returns */
+    int (*read)(struct device *d, void *host, const void *from, size_t bytes);  /* waits */
+    int (*copy)(struct device *d, void *to, const void *from, size_t bytes);
+    int (*launch)(struct device *d, enum device_kernel kernel, const unsigned grid[3], const void *args, size_t size);
+    int (*wait)(struct device *d);
+    void (*close)(struct device *d); /* frees the device itself too */
+};
+
+struct twin {
+    const char *host;
+    size_t bytes;
+    char *at; /* the device's address */
+};
+
+/* An implementation of a device has this struct as its first member. */
+struct device {
+    const struct device_type *type;
+    char name[128];       /* for messages: "NVIDIA H200" */
+    size_t memory, taken; /* bytes of memory that may be used, and that are in use */
+    char failure[256];    /* the first error, or "" */
+    pthread_rwlock_t lock; /* of the twins */
+    struct twin *twins;   /* sorted by host address; they do not overlap */
+    size_t twin_count, twin_room;
+};
+
+/* For implementations: sets up the common part, and frees it. */
+int device_begin(struct device *d, const struct device_type *type, size_t memory);
+void device_end(struct device *d);
+
+void device_close(struct device *d); /* NULL is allowed */
+/* Returns NULL, or a sentence that says what failed. */
+const char *device_failure(const struct device *d);
+
+/* Gives a range of host memory a twin, whose contents are undefined. Returns 0, or -1 if the device has no memory for it. The range overlaps no
+ * other range that has a twin. `bytes` may be 0; then nothing happens. */
+int device_add(struct device *d, const void *host, size_t bytes);
+/* The same, and copies the range to its twin. */
+int device_add_copy(struct device *d, const void *host, size_t bytes);
+/* Frees the twin of the range that begins at `host`, if there is one. */
+void device_remove(struct device *d, const void *host);
+
+/* Returns the address of the device that belongs to a host address. NULL belongs to NULL. Every other address must lie in a range that has a twin. */
+void *device_at(struct device *d, const void *host);
+/* Returns whether the address lies in a range that has a twin. */
+int device_has(struct device *d, const void *host);
+
+/* Copies numbers to the twin, or back. A failure is remembered. */
+void device_write(struct device *d, const void *host, size_t bytes);
+void device_read(struct device *d, void *host, size_t bytes);
+/* Copies between twins: `to` and `from` are host addresses. */
+void device_copy(struct device *d, void *to, const void *from, size_t bytes);
+
+/* Starts a kernel with x * y * z blocks. If one of the numbers is 0, nothing happens. A failure is remembered. */
+void device_launch(struct device *d, enum device_kernel kernel, size_t x, size_t y, size_t z, const void *args, size_t size);
+/* device_run(d, rmsnorm, S, 1, 1, .y = ..., .D = ...): the arguments by name */
+#define device_run(d, name, x, y, z, ...) device_launch(d, KERNEL_##name, x, y, z, &(struct name##_args){__VA_ARGS__}, sizeof(struct name##_args))
+
+/* Waits until all work is done. Returns 0, or -1 if something has failed. */
+int device_wait(struct device *d);
+
+#endif

@@ -1,0 +1,34 @@
+/* ops/cuda/dot.h -- rule 1 of docs/ARITHMETIC.md: sixteen lanes compute one dot product.
+ *
+ * Lane l of a half warp has the partial sum a[l]. The two halves of a warp compute different sums. */
+#ifndef VB_CUDA_DOT_H
+#define VB_CUDA_DOT_H
+
+#include "ops/cuda/lanes.h"
+
+/* The number of this thread in its half of a warp: the lane of rule 1. */
+DEVICE unsigned lane_of_sum(void) { return threadIdx.x % 16; }
+
+/* Adds the sixteen partial sums of each half of a warp. All lanes get the result: a[l] + a[l^h] has the bits of a[l^h] + a[l]. All threads of
+ * the warp call this together. */
+DEVICE float fold(float a)
+{
+    for (int h = 8; h; h /= 2)
+        a = a + __shfl_xor_sync(ALL_LANES, a, h);
+    return a;
+}
+
+/* Returns the sum of one block of rule 1, for two vectors in natural order: elements [k0, k1), where k0 is a multiple of 1024 and k1 is at most
+ * k0 + 1024. All lanes of a warp call this together; each half may have other vectors. */
+DEVICE float dot_block(const float *x, const float *w, size_t k0, size_t k1)
+{
+    float a = 0.0f;
+    for (size_t k = k0 + 2 * lane_of_sum(), end = k0 + (k1 - k0 + DOT_CHUNK - 1) / DOT_CHUNK * DOT_CHUNK; k < end; k += DOT_CHUNK) {
+        int even = k < k1, odd = k + 1 < k1;
+        a = fmaf(odd ? w[k + 1] : 0.0f, odd ? x[k + 1] : 0.0f, a);
+        a = fmaf(even ? w[k] : 0.0f, even ? x[k] : 0.0f, a);
+    }
+    return fold(a);
+}
+
+#endif

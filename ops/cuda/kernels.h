@@ -1,0 +1,53 @@
+/* ops/cuda/kernels.h -- the kernels of a device: their names, their threads, and their arguments.
+ *
+ * A device is a GPU with memory of its own (ops/cuda/device.h). A kernel is a function that many threads compute together.
+ * Its threads form blocks, and 32 consecutive threads of a block are a warp. The code of kernel NAME is in a file
+ * ops/cuda/X.cu. It gets one argument, a struct NAME_args by value. Every pointer in this struct is an address of the device.
+ *
+ * The kernels obey the rules of docs/ARITHMETIC.md, so their results have the bits of the kernels in simd/. */
+#ifndef VB_CUDA_KERNELS_H
+#define VB_CUDA_KERNELS_H
+
+#include "simd/kernels.h"
+
+#ifdef __cplusplus
+#define VB_CUDA_ASSERT static_assert
+#else
+#define VB_CUDA_ASSERT _Static_assert
+#endif
+
+/* X(name, threads in a block) for every kernel. `threads` is a multiple of 32. */
+#define DEVICE_KERNELS(X) \
+    X(rmsnorm, 128)       \
+    X(add, 256)
+
+enum device_kernel {
+#define X(name, threads) KERNEL_##name,
+    DEVICE_KERNELS(X)
+#undef X
+    KERNEL_COUNT
+};
+
+/* THREADS_name: the number of threads in each block of a kernel */
+enum {
+#define X(name, threads) THREADS_##name = (threads),
+    DEVICE_KERNELS(X)
+#undef X
+};
+
+/* y[s*ldy + i] = x[s*ldx + i] * r * w[i], by rule 3. One block for each of S rows. */
+struct rmsnorm_args {
+    float *y;
+    const float *x, *w;
+    size_t ldy, ldx, D;
+    float eps;
+};
+
+/* y[i] = y[i] + x[i] for i < n. One thread for each number. */
+struct add_args {
+    float *y;
+    const float *x;
+    size_t n;
+};
+
+#endif

@@ -1,0 +1,32 @@
+/* tests/cuda/checkcuda_rows.c -- operators that compute each row alone, on an emulated device. */
+#include "ops/rmsnorm.h"
+#include "tests/cuda/checkcuda.h"
+
+static void rmsnorm_has_the_bits_of_the_cpu(__attribute__((unused)) void **state)
+{
+    static const size_t sizes[] = {1, 31, 32, 64, 1000, 1024, 1025, 5 * 1024 + 33, 70 * 1024 + 1};
+    uint64_t seed = 1;
+    FOR_EACH_ORDER(d)
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+            for (size_t S = 1; S <= 3; S += 2) {
+                size_t mark = guard_count, D = sizes[i], ldx = D + 3, ldy = D + 1;
+                struct op_ctx cx = {.k = scalar_table(), .threads = 1, .most_threads = 1};
+                float *x = with_twin(d, random_floats(S * ldx, &seed), S * ldx * sizeof(float)), *w = with_twin(d, random_floats(D, &seed), D * sizeof(float));
+                float *want = guarded_floats(S * ldy), *got = with_twin(d, guarded_floats(S * ldy), S * ldy * sizeof(float));
+                CASE("rmsnorm D=%zu S=%zu order=%d", D, S, order_);
+                op_rmsnorm(&cx, want, ldy, x, ldx, w, S, D, 1e-6f);
+                cx.device = d;
+                op_rmsnorm(&cx, got, ldy, x, ldx, w, S, D, 1e-6f);
+                device_read(d, got, S * ldy * sizeof(float));
+                check_same_bits(got, ldy, want, ldy, S, D);
+                check_untouched(got, ldy, S, D);
+                device_remove(d, x), device_remove(d, w), device_remove(d, got);
+                release_to(mark);
+            }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(rmsnorm_has_the_bits_of_the_cpu, release_all)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

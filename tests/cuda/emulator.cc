@@ -1,0 +1,304 @@
+#include "tests/cuda/emulator.h"
+
+#include <assert.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include "tests/cuda/lanes.h"
+
+
+struct lanes_index threadIdx, blockIdx, gridDim;
+
+extern "C" {
+#define X(name, threads) void name(const void *args);
+DEVICE_KERNELS(X)
+#undef X
+extern char __start_lanes_shared[] __attribute__((weak)), __stop_lanes_shared[] __attribute__((weak));
+}
+
+static const struct {
+    const char *name;
+    unsigned threads;
+    void (*call)(const void *args);
+} kernels[] = {
+#define X(name, threads) {#name, threads, name},
+    DEVICE_KERNELS(X)
+#undef X
+};
+
+/* ---- fibers ---- */
+
+enum { MOST_THREADS = 1024, STACK = 128 << 10 };
+enum fiber_state { READY, AT_BLOCK, AT_WARP, DONE };
+
+struct fiber {
+    jmp_buf at;
+    enum fiber_state state;
+    unsigned mask;     /* AT_WARP: who meets */
+    uint64_t exchange; /* what this lane gives to others */
+};
+
+static struct {
+    struct fiber fiber[MOST_THREADS];
+    char *stacks;
+    unsigned made;    /* fibers that have a stack and wait in their loop */
+    unsigned threads; /* of the present block */
+    unsigned now;     /* the fiber that runs */
+    jmp_buf scheduler;
+    ucontext_t starter, entry;
+    const char *kernel;
+    void (*call)(const void *args);
+    const void *args;
+} block;
+
+static void switch_to(jmp_buf from, jmp_buf to)
+{
+    if (!_setjmp(from))
+        _longjmp(to, 1);
+}
+
+/* A fiber lives as long as the process: it computes one thread of a block, and then waits for the next block. */
+static void fiber_main(void)
+{
+    unsigned me = block.now;
+    if (!_setjmp(block.fiber[me].at)) {
+        swapcontext(&block.entry, &block.starter); /* does not come back: it is continued at `at` */
+    }
+    for (;;) {
+        block.call(block.args);
+        block.fiber[me].state = DONE;
+        switch_to(block.fiber[me].at, block.scheduler);
+    }
+}
+
+static void make_fibers(unsigned threads)
+{
+    if (!block.stacks) {
+        block.stacks = (char *)mmap(NULL, (size_t)MOST_THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        assert(block.stacks != MAP_FAILED);
+    }
+    for (; block.made < threads; block.made++) {
+        block.now = block.made;
+        getcontext(&block.entry);
+        block.entry.uc_stack.ss_sp = block.stacks + (size_t)block.made * STACK;
+        block.entry.uc_stack.ss_size = STACK;
+        block.entry.uc_link = NULL;
+        makecontext(&block.entry, fiber_main, 0);
+        swapcontext(&block.starter, &block.entry);
+    }
+}
+
+static void wait_as(enum fiber_state state)
+{
+    struct fiber *f = &block.fiber[block.now];
+    f->state = state;
+    switch_to(f->at, block.scheduler);
+}
+
+void lanes_block_barrier(void) { wait_as(AT_BLOCK); }
+
+void lanes_warp_barrier(unsigned mask)
+{
+    if (!(mask >> threadIdx.x % 32 & 1)) {
+        fprintf(stderr, "kernel %s: thread %u is not in the mask %08x of its own barrier\n", block.kernel, threadIdx.x, mask);
+        abort();
+    }
+    block.fiber[block.now].mask = mask;
+    wait_as(AT_WARP);
+}
+
+uint64_t lanes_exchange(unsigned mask, uint64_t bits, unsigned from)
+{
+    unsigned first = block.now / 32 * 32;
+    block.fiber[block.now].exchange = bits;
+    lanes_warp_barrier(mask);
+    uint64_t got = block.fiber[first + from].exchange;
+    if (!(mask >> from & 1))
+        got = 0xdeaddeaddeaddeadu; /* undefined on a device */
+    lanes_warp_barrier(mask);
+    return got;
+}
+
+/* ---- one block ---- */
+
+static uint64_t random_state;
+static unsigned random_below(unsigned n)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)((random_state >> 33) % n);
+}
+
+static void put_in_order(unsigned *order, unsigned n, enum emulator_order how)
+{
+    for (unsigned i = 0; i < n; i++)
+        order[i] = how == EMULATOR_DESCENDING ? n - 1 - i : i;
+    for (unsigned i = n; how == EMULATOR_RANDOM && i > 1; i--) {
+        unsigned j = random_below(i), kept = order[i - 1];
+        order[i - 1] = order[j];
+        order[j] = kept;
+    }
+}
+
+static unsigned count(unsigned first, unsigned last, enum fiber_state state)
+{
+    unsigned n = 0;
+    for (unsigned i = first; i < last; i++)
+        n += block.fiber[i].state == state;
+    return n;
+}
+
+/* Lets the threads of a warp continue whose barrier is complete. */
+static void release_warp(unsigned first)
+{
+    for (unsigned lane = 0; lane < 32; lane++) {
+        unsigned mask = block.fiber[first + lane].mask, complete = block.fiber[first + lane].state == AT_WARP;
+        for (unsigned other = 0; other < 32 && complete; other++)
+            if (mask >> other & 1)
+                complete = block.fiber[first + other].state == AT_WARP && block.fiber[first + other].mask == mask;
+        for (unsigned other = 0; other < 32 && complete; other++)
+            if (mask >> other & 1)
+                block.fiber[first + other].state = READY;
+    }
+}
+
+/* Runs each thread of a warp that is ready, until it ends or waits. */
+static void run_warp(unsigned first, enum emulator_order how)
+{
+    unsigned order[32];
+    put_in_order(order, 32, how);
+    for (unsigned i = 0; i < 32; i++)
+        if (block.fiber[first + order[i]].state == READY) {
+            block.now = first + order[i];
+            threadIdx = (struct lanes_index){block.now, 0, 0};
+            switch_to(block.scheduler, block.fiber[block.now].at);
+        }
+    release_warp(first);
+}
+
+/* Runs one block. In ascending and descending order, each warp runs as far as it can before the next one runs. In random order it runs
+ * for a few steps. */
+static void run_block(enum emulator_order how)
+{
+    unsigned order[MOST_THREADS / 32], warps = block.threads / 32;
+    for (char *p = __start_lanes_shared; p < __stop_lanes_shared; p++)
+        *p = (char)0xa5;
+    for (unsigned i = 0; i < block.threads; i++)
+        block.fiber[i].state = READY;
+    while (count(0, block.threads, READY)) {
+        put_in_order(order, warps, how);
+        for (unsigned i = 0; i < warps; i++) {
+            unsigned first = order[i] * 32, steps = how == EMULATOR_RANDOM ? 1 + random_below(4) : ~0u;
+            while (steps-- && count(first, first + 32, READY))
+                run_warp(first, how);
+        }
+        if (count(0, block.threads, AT_BLOCK) + count(0, block.threads, DONE) == block.threads) /* a thread that has ended does not count */
+            for (unsigned i = 0; i < block.threads; i++)
+                if (block.fiber[i].state == AT_BLOCK)
+                    block.fiber[i].state = READY;
+    }
+    for (unsigned i = 0; i < block.threads; i++)
+        if (block.fiber[i].state != DONE) {
+            fprintf(stderr, "kernel %s: thread %u of block %u, %u, %u waits for others that do not come\n", block.kernel, i, blockIdx.x, blockIdx.y,
+                    blockIdx.z);
+            abort();
+        }
+}
+
+/* ---- the device ---- */
+
+struct emulated {
+    struct device device; /* first */
+    enum emulator_order order;
+    size_t launches;
+};
+
+static pthread_mutex_t one_launch = PTHREAD_MUTEX_INITIALIZER;
+
+static size_t page(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+/* An allocation ends where a page ends that may not be touched, up to the alignment of 16 bytes. Its size is kept in the page before it. */
+static int allocate(struct device *, void **address, size_t bytes)
+{
+    size_t pages = (bytes + page() - 1) / page() * page(), all = page() + pages + page(), padded = (bytes + 15) & ~(size_t)15;
+    char *at = (char *)mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        return -1;
+    mprotect(at + page() + pages, page(), PROT_NONE);
+    *(size_t *)(void *)at = all;
+    *address = at + page() + pages - padded;
+    memset(*address, 0xa5, padded);
+    return 0;
+}
+
+static void release_memory(struct device *, void *address)
+{
+    char *at = (char *)((uintptr_t)address / page() * page()) - page();
+    munmap(at, *(size_t *)(void *)at);
+}
+
+static int copy_bytes(struct device *, void *to, const void *from, size_t bytes)
+{
+    memmove(to, from, bytes);
+    return 0;
+}
+
+static int launch(struct device *d, enum device_kernel kernel, const unsigned grid[3], const void *args, size_t size)
+{
+    struct emulated *e = (struct emulated *)d;
+    static unsigned order[1 << 16];
+    char copied[4096];
+    assert(size <= sizeof copied);
+    memcpy(copied, args, size);
+    pthread_mutex_lock(&one_launch);
+    block.kernel = kernels[kernel].name;
+    block.threads = kernels[kernel].threads;
+    block.call = kernels[kernel].call;
+    block.args = copied;
+    make_fibers(block.threads);
+    gridDim = (struct lanes_index){grid[0], grid[1], grid[2]};
+    assert(grid[0] <= sizeof order / sizeof *order);
+    put_in_order(order, grid[0], e->order);
+    for (blockIdx.z = 0; blockIdx.z < grid[2]; blockIdx.z++)
+        for (blockIdx.y = 0; blockIdx.y < grid[1]; blockIdx.y++)
+            for (unsigned i = 0; i < grid[0]; i++) {
+                blockIdx.x = order[i];
+                run_block(e->order);
+            }
+    e->launches++;
+    pthread_mutex_unlock(&one_launch);
+    return 0;
+}
+
+static int nothing_to_wait_for(struct device *) { return 0; }
+
+static void close_emulated(struct device *d)
+{
+    device_end(d);
+    free(d);
+}
+
+static const struct device_type type = {allocate, release_memory, copy_bytes, copy_bytes, copy_bytes, launch, nothing_to_wait_for, close_emulated};
+
+struct device *emulator_open(size_t bytes)
+{
+    struct emulated *e = (struct emulated *)calloc(1, sizeof *e);
+    if (e && device_begin(&e->device, &type, bytes)) {
+        free(e);
+        return NULL;
+    }
+    if (e)
+        snprintf(e->device.name, sizeof e->device.name, "an emulated device");
+    return e ? &e->device : NULL;
+}
+
+void emulator_order(struct device *d, enum emulator_order order, uint64_t seed)
+{
+    ((struct emulated *)d)->order = order;
+    random_state = seed;
+}
+
+size_t emulator_launches(const struct device *d) { return ((const struct emulated *)d)->launches; }

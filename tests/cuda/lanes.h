@@ -1,0 +1,63 @@
+/* tests/cuda/lanes.h -- the words of ops/cuda/lanes.h for the CPU. This header is included before the source of a kernel. See
+ * tests/cuda/emulator.h. */
+#ifndef VB_TEST_CUDA_LANES_H
+#define VB_TEST_CUDA_LANES_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+struct lanes_index {
+    unsigned x, y, z;
+};
+extern struct lanes_index threadIdx, blockIdx, gridDim;
+
+/* A thread that calls one of these waits until all threads of its block, or all of `mask` in its warp, have called it. */
+void lanes_block_barrier(void);
+void lanes_warp_barrier(unsigned mask);
+/* Returns what lane `from` of the warp passed as `bits`. Every lane in `mask` calls this together. */
+uint64_t lanes_exchange(unsigned mask, uint64_t bits, unsigned from);
+
+#define __syncthreads() lanes_block_barrier()
+static inline void __syncwarp(unsigned mask = 0xffffffffu) { lanes_warp_barrier(mask); }
+
+template <class T> static inline T lanes_shuffle(unsigned mask, T value, unsigned from)
+{
+    static_assert(sizeof(T) <= sizeof(uint64_t), "a lane exchanges at most 8 bytes");
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof value);
+    bits = lanes_exchange(mask, bits, from);
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+template <class T> static inline T __shfl_sync(unsigned mask, T value, int from) { return lanes_shuffle(mask, value, (unsigned)from % 32); }
+template <class T> static inline T __shfl_xor_sync(unsigned mask, T value, int with) { return lanes_shuffle(mask, value, (threadIdx.x % 32) ^ (unsigned)with); }
+template <class T> static inline T __shfl_down_sync(unsigned mask, T value, unsigned by)
+{
+    unsigned lane = threadIdx.x % 32;
+    return lanes_shuffle(mask, value, lane + by < 32 ? lane + by : lane);
+}
+
+#define KERNEL(name)                                                                    \
+    static void lanes_##name(const struct name##_args &a);                              \
+    extern "C" void name(const void *args) { lanes_##name(*(const struct name##_args *)args); } \
+    static void lanes_##name(const struct name##_args &a)
+#define DEVICE static inline
+/* One block runs at a time. The emulator fills the section with garbage before each block. */
+#define SHARED(type, name, n) static type name[n] __attribute__((section("lanes_shared")))
+
+static inline uint32_t bits_of_float(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+static inline float float_of_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+#endif
