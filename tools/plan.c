@@ -1,5 +1,5 @@
-/* tools/plan.c -- `verbatim plan`: memory, traffic and the limit of the speed of machines that compute one model together, from the shapes
- * of the model alone. docs/RANKS.md derives the formulas, and engine/pass/plan.h computes them. */
+/* tools/plan.c -- `verbatim plan`: memory, traffic and highest speed of machines that compute one model together, from the shapes of the
+ * model alone. docs/RANKS.md derives the formulas, and engine/pass/plan.h computes them. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -282,7 +282,7 @@ static void print_all(const struct planned *p, const struct plan_round *r)
         print_pass(p, name, &r->all, p->tokens);
 }
 
-/* Of several rows, the expected number of bytes is no integer. */
+/* Rounds: with several rows, the expected number of bytes is not an integer. */
 static json_int_t whole(double bytes) { return (json_int_t)llround(bytes); }
 
 static json_t *pass_json(const struct planned *p, const struct plan_times *t, double tokens)
@@ -371,14 +371,15 @@ static const struct note notes[] = {
     {"--context", "Plan for a sequence of N tokens (default 4096, if the context is long enough)."},
     {"--draft-tokens", "Also plan for drafts of K tokens by the first MTP module. If the model has no MTP modules, drafts take no time."},
     {"--json", "Print an object with the keys architecture, types, types_assumed, context, ranks (memory, bytes read and received by each rank), "
-               "layers (the gathers of a token without that of lm_head), token, and with drafts verifying, drafting and round."},
+               "layers (the gathers of a token without that of lm_head), token, and, with drafts, verifying, drafting and round."},
     {NULL, NULL}};
 
 const struct command command_plan = {
-    "plan", "compute memory, traffic and the limit of the speed of several machines, from the shapes of a model",
+    "plan", "compute memory, traffic and highest speed of a model on several machines, from its shapes",
     "MODEL [OPTIONS]",
-    "Computes what one model needs on N ranks: processes that compute each pass together, on one machine or on many. For each rank,\n"
-    "prints the memory. For a pass, prints the bytes that the slowest rank reads, and the exchanges (gathers) and their bytes. With\n"
-    "--bandwidth (and, for several ranks, --net and --latency), also prints the least time of a token and what limits it. Nothing\n"
-    "is measured. MODEL may be a model, or the file config.json alone, whose weights then get the types that it says, or --weights.\n",
+    "Computes what a model needs on N ranks, which are processes that compute each pass together, on one machine or on many. Prints\n"
+    "the memory of each rank and, for a pass, the bytes that the slowest rank reads, the number of exchanges (gathers) and their\n"
+    "bytes. With --bandwidth (and, for several ranks, --net and --latency), also prints the shortest possible time of a token, and\n"
+    "what limits it. Nothing is measured. MODEL may also be only a config.json. Then quantization_config in this file, or --weights,\n"
+    "determines the types of the weights.\n",
     TAKES_MODEL | TAKES_PLAN, run, notes, 0, NULL};

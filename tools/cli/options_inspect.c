@@ -48,7 +48,8 @@ const struct option options_to_inspect[] = {
     {"--html", NULL, "FILE", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(html), 0, 0,
      "Also write the result to FILE as a web page. The page needs no network."},
     {"--follow-choices", NULL, NULL, COMPARE_OPTIONS, TAKES_DIFF, FLAG, AT(follow_choices), 0, 0,
-     "Let the MODEL take the experts that the other side chose, and attend to the tokens that its indexers kept. Then all values are compared, also those after a tie-flip. A choice that "
+     "Let the MODEL take the experts that the other side chose, and attend to the tokens that the other side kept. Then all values are compared, "
+     "also those after a tie-flip. A choice that "
      "rounding does not explain is structural."},
     {"--ties", NULL, "WHAT", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(ties), 0, 0,
      "Say what a tie-flip means: ok, report or fail. With ok, it counts as rounding. With report, it is listed, and the exit code is that "
@@ -139,16 +140,16 @@ const struct option options_to_inspect[] = {
     {"--ranks-weights", NULL, "W,...", PLAN_OPTIONS, TAKES_PLAN, TEXT_VALUE, AT(ranks_weights), 0, 0,
      "Give the ranks shares of the rows that are proportional to these integers, for example 2,1,1 (default: equal shares)."},
     {"--bandwidth", NULL, "GB/S,...", PLAN_OPTIONS, TAKES_PLAN, TEXT_VALUE, AT(bandwidth), 0, 0,
-     "Each rank reads so many GB (10^9 bytes) per second from its memory: one number, or one for each rank. `bench` measures it."},
+     "Memory bandwidth of each rank in GB/s (10^9 bytes per second): one number, or one for each rank. `bench` measures it."},
     {"--net", NULL, "GB/S", PLAN_OPTIONS, TAKES_PLAN, DOUBLE_VALUE, AT(net), 0, 0,
-     "Each rank receives so many GB per second from the others: 12.5 for a network of 100 Gbit/s."},
+     "Bandwidth in GB/s with which each rank receives data from the others: 12.5 for a network of 100 Gbit/s."},
     {"--latency", NULL, "US", PLAN_OPTIONS, TAKES_PLAN, DOUBLE_VALUE, AT(latency), 0, 0,
-     "A gather takes so many microseconds in addition to the time of its bytes."},
+     "Latency of a gather in microseconds; the time that its bytes take is added."},
     {"--acceptance", NULL, "A,...", PLAN_OPTIONS, TAKES_PLAN, TEXT_VALUE, AT(acceptance_rates), 0, 0,
-     "Drafts are accepted so often: for each draft its share of the rounds, as --stats prints it. One number is the probability of a draft if "
-     "those before it were accepted."},
+     "Acceptance rates: for each draft of a round, the fraction of rounds in which it is accepted, as --stats prints it. A single number is the "
+     "probability that a draft is accepted if the drafts before it were."},
     {"--weights", NULL, "TYPE", PLAN_OPTIONS, TAKES_PLAN, TEXT_VALUE, AT(weights), 0, 0,
-     "If there is only a config.json: linear layers are stored as f32, bf16, fp8, int8, q8_0 or q4_0; or routed experts as int4; or all MLPs as "
-     "nvfp4 or mxfp4 (default: what quantization_config says, else bf16)."},
+     "Type of the weights if MODEL is only a config.json: f32, bf16, fp8, int8, q8_0 or q4_0 for all linear layers, int4 for the routed experts, "
+     "nvfp4 or mxfp4 for all MLPs (default: what quantization_config says, else bf16)."},
     {0},
 };

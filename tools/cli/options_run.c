@@ -49,8 +49,8 @@ const struct option options_to_run[] = {
      "it. Tokens after those in FILE are not forced."},
     {"--kept-in", NULL, "FILE", MODEL_OPTIONS, TAKES_ROUTES, TEXT_VALUE, AT(kept_in), 0, 0,
      "For models with sparse attention: force the tokens to which each token attends. FILE has the kept sets [tokens, layers, index_topk]: "
-     "a file that --kept-out has written, an array that numpy.save has written, or JSON with indexer_topk as SGLang returns it. A set has "
-     "min(index_topk, t + 1) tokens from 0 to t, and then -1; if all its numbers are -1, the indexer chooses. Tokens after those in FILE "
+     "a file that --kept-out has written, an array that numpy.save has written, or JSON with indexer_topk as SGLang returns it. The set of token t has "
+     "min(index_topk, t + 1) of the tokens 0 to t, and then -1; if all its numbers are -1, the indexer chooses. Tokens after those in FILE "
      "are not forced."},
 
     /* ---- the prompt ---- */
@@ -217,9 +217,9 @@ const struct option options_to_run[] = {
      "weights in the memory of this node. In both modes, all weights are read when the model is opened. This option does not change the "
      "output."},
     {"--ranks-weights", NULL, "N,N,...", MACHINE_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(ranks_weights), 0, 0,
-     "For verbatim-mpi, which computes one model in several processes (docs/RANKS.md): the share of the weights that each process has and computes, as "
-     "numbers in proportion (default: equal shares). With measured, each process first measures how fast it reads memory, which takes a "
-     "fifth of a second, and has a share in proportion. This option does not change the output."},
+     "For verbatim-mpi, which computes one model in several processes (docs/RANKS.md): the relative size of each process's share of the weights, for "
+     "example 2,1,1 (default: equal shares). With measured, each process first measures its memory bandwidth, which takes a fifth of a second, "
+     "and its share is proportional to it. This option does not change the output."},
     {"--mlock", NULL, NULL, MACHINE_OPTIONS, TAKES_COMPUTE, FLAG, AT(mlock), 0, 0,
      "Read all weights when the model is opened, and lock them into memory. If the system's limit is too low for this, a warning is "
      "printed and the command continues."},

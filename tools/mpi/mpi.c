@@ -19,32 +19,33 @@
 #include "tools/mpi/measure.h"
 
 #define MOST_RANKS 1024
-#define PATIENCE 2e-3   /* for transport.patience */
-#define CROWDED_PATIENCE 20e-6 /* the same, if the machine has more ranks than processors */
-#define LONGEST_NAP 5e-3 /* seconds */
-#define GRACE 5         /* seconds that rank 0 has, after a signal to another rank, to end the run in order */
+#define POLLING 2e-3          /* for transport.polling */
+#define CROWDED_POLLING 20e-6 /* the same, if the machine has more ranks than processors */
+#define LONGEST_SLEEP 5e-3    /* seconds */
+#define GRACE 5               /* after a signal to another rank: the seconds in which rank 0 must end the run */
 
 struct transport {
     int count;
-    double patience; /* seconds of waiting after which this rank sleeps between two looks */
+    double polling; /* seconds of waiting after which this rank sleeps between two polls */
     int size[MOST_RANKS], offset[MOST_RANKS];
 };
 
 /* ---- exchanges ----------------------------------------------------------------------------------------------------- */
 
-/* Waits for an exchange. A rank that waits long, because rank 0 is idle, sleeps: each time a sixteenth of the time that it has waited. */
-static void wait_for(MPI_Request *request, double patience)
+/* Waits for an exchange. After `polling` seconds (rank 0 may be idle), the rank sleeps between two polls, each time for a sixteenth of the
+ * time that it has waited. */
+static void wait_for(MPI_Request *request, double polling)
 {
     double begun = cli_seconds(), waited = 0;
-    for (int done = 0, looks = 1;; looks++) {
+    for (int done = 0, polls = 1;; polls++) {
         MPI_Test(request, &done, MPI_STATUS_IGNORE);
         if (done)
             return;
-        if (waited > patience)
-            nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * (waited / 16 < LONGEST_NAP ? waited / 16 : LONGEST_NAP))}, NULL);
-        else if (looks % 8 == 0) /* others may need this processor: with more ranks than processors, the ranks that are waited for */
+        if (waited > polling)
+            nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * (waited / 16 < LONGEST_SLEEP ? waited / 16 : LONGEST_SLEEP))}, NULL);
+        else if (polls % 8 == 0) /* with more ranks than processors, the ranks that this one waits for may need its processor */
             sched_yield();
-        if (waited > patience || looks % 64 == 0)
+        if (waited > polling || polls % 64 == 0)
             waited = cli_seconds() - begun;
     }
 }
@@ -62,12 +63,12 @@ static void all_gather(void *context, void *buffer, const size_t *offset)
         t->size[i] = (int)(offset[i + 1] - offset[i]);
     }
     MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer, t->size, t->offset, MPI_BYTE, MPI_COMM_WORLD, &request);
-    wait_for(&request, t->patience);
+    wait_for(&request, t->polling);
 }
 
 /* ---- the command line ---------------------------------------------------------------------------------------------- */
 
-/* Returns how many arguments an option that each rank has for itself takes at argv[i], 0 if there is none. *value: its value. */
+/* Returns how many arguments the option `name` has at argv[i] (1 or 2), or 0 if argv[i] is not this option. Sets *value to its value. */
 static int own_option(int argc, char **argv, int i, const char *name, const char **value)
 {
     size_t size = strlen(name);
@@ -83,9 +84,9 @@ static int own_option(int argc, char **argv, int i, const char *name, const char
     return 2;
 }
 
-/* What a rank's command line says. All ranks tell rank 0. */
+/* The command line of a rank. Rank 0 receives those of all ranks. */
 struct words {
-    uint64_t hash;                  /* of all that must be equal */
+    uint64_t hash;                  /* of the arguments that must be equal on all ranks */
     char isa[16], threads[16];      /* texts, empty if not given */
     char host[MPI_MAX_PROCESSOR_NAME];
 };
@@ -138,7 +139,7 @@ static int read_weights(const char *text, uint32_t *weights, int count)
     return 1;
 }
 
-/* Rank 0 compares the command lines. What is wrong in its own, the command says. Returns an exit code. */
+/* Rank 0 compares the command lines with its own. Errors in its own are reported later, by cli_main. Returns an exit code. */
 static int check_words(const struct words *all, int count)
 {
     for (int i = 1; i < count; i++) {
@@ -201,8 +202,8 @@ static void count_processors(int *processors, int *sharing)
 
 /* ---- signals and exits --------------------------------------------------------------------------------------------- */
 
-/* Launchers send SIGINT and SIGTERM to all ranks. Where one process ends in order after a signal, rank 0 does, too, and this rank goes on
- * until then. If rank 0 does not, for example because it did not receive the signal, this rank ends, and thereby all. */
+/* Launchers send SIGINT and SIGTERM to all ranks. Rank 0 handles a signal as a single process does, and other ranks continue until it ends.
+ * If rank 0 does not end, for example because it did not receive the signal, this rank ends, and the launcher then ends all. */
 static void leave_it_to_rank_0(int number)
 {
     signal(number, SIG_DFL);
@@ -219,8 +220,8 @@ static void end_now(int number)
     _exit(end_code);
 }
 
-/* MPICH 4.0 with UCX over TCP sometimes waits in MPI_Finalize for ever: one rank waits for another to answer, which has gone on to the
- * launcher's barrier. Nothing is left to be done then, so the process ends anyway. */
+/* MPICH 4.0 with UCX over TCP sometimes never returns from MPI_Finalize: one rank waits for an answer of another rank, which already waits in
+ * the launcher's barrier. All work is done by then, so an alarm ends the process. */
 static void finish(int code)
 {
     fflush(NULL);
@@ -242,7 +243,7 @@ static void abort_others(void)
 static int follow(vb_ranks *ranks, const char *name, int is_server)
 {
     vb_error err = {0};
-        cli_begin();
+    cli_begin();
     signal(SIGINT, leave_it_to_rank_0);
     if (is_server)
         signal(SIGTERM, leave_it_to_rank_0);
@@ -252,7 +253,7 @@ static int follow(vb_ranks *ranks, const char *name, int is_server)
     exit(EXIT_OTHER); /* abort_others */
 }
 
-/* Measures what each rank reads per second while all of them read. Returns 0 if one of them has no memory for that. */
+/* Measures the memory bandwidth of each rank while all ranks read. Returns 0 if a rank has no memory for the measurement. */
 static int measure_weights(uint32_t *weights, int rank, int count, int threads, const char *host)
 {
     int all = 1;
@@ -273,8 +274,8 @@ static int start(vb_ranks **ranks, struct transport *t, int rank, const struct w
     vb_error err = {0};
     int threads, processors, sharing;
     count_processors(&processors, &sharing);
-    t->patience = sharing > processors ? CROWDED_PATIENCE : PATIENCE;
-    if (!read_threads(own->threads, &threads) || !threads) /* what is wrong on rank 0, cli_main says */
+    t->polling = sharing > processors ? CROWDED_POLLING : POLLING;
+    if (!read_threads(own->threads, &threads) || !threads) /* cli_main reports an error in --threads of rank 0 */
         threads = processors > sharing ? processors / sharing : 1;
     vb_ranks_options o = {.rank = rank, .count = t->count, .weights = weights, .all_gather = all_gather, .context = t, .host = own->host,
                           .threads = threads, .isa = *own->isa ? own->isa : NULL};
