@@ -19,7 +19,8 @@
 /* X(name, threads in a block) for every kernel. `threads` is a multiple of 32. */
 #define DEVICE_KERNELS(X) \
     X(rmsnorm, 128)       \
-    X(add, 256)
+    X(add, 256)           \
+    X(exp_of_bits, 256)
 
 enum device_kernel {
 #define X(name, threads) KERNEL_##name,
@@ -47,6 +48,13 @@ struct rmsnorm_args {
 struct add_args {
     float *y;
     const float *x;
+    size_t n;
+};
+
+/* y[i] = exp(x), by rule 5, for i < n. The bits of x are first + i * step. Any number of blocks. */
+struct exp_of_bits_args {
+    float *y;
+    uint32_t first, step;
     size_t n;
 };
 
