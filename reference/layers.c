@@ -226,8 +226,7 @@ static int expanded_rows(const struct reference_run *run, int S)
     return rows < S ? rows : S;
 }
 
-/* Returns the scale of the scores: (N+R)^-1/2, with YaRN times m^2. Mistral 4 does without m^2. */
-static double attention_scale(const struct reference_run *run)
+double ref_attention_scale(const struct reference_run *run)
 {
     const struct config *c = run->c;
     int always = ref_convention(run, YARN_SCALE) == 1, never = ref_convention(run, YARN_SCALE) == 2;
@@ -299,7 +298,7 @@ static int quantised_queries(struct reference_run *run, const struct reference_a
 static void scores_of_head(struct reference_run *run, size_t h, size_t S, size_t absorbed)
 {
     size_t H = run->c->dims.H, N = run->c->dims.n, R = run->c->dims.r, C = run->c->dims.c;
-    double scale = attention_scale(run);
+    double scale = ref_attention_scale(run);
     for (size_t s = 0; s < S; s++)
         for (size_t t = 0; t < S; t++) {
             double *p = run->scores + s * S + t;
@@ -410,7 +409,7 @@ void ref_attend_absorbed(struct reference_run *run, const struct reference_atten
  *     q_nope[h] = W_UQ[h] q_latent   q_rope[h] = RoPE(W_QR[h] q_latent)      eq. 7, 8: both in q_b_proj
  *     out = W_O [heads]                                                      eq. 11, after eq. 10 above
  * x, out [S, D] */
-static void attention(struct reference_run *run, double *out, const struct reference_attention *w, const double *x, int S)
+void ref_attention(struct reference_run *run, double *out, const struct reference_attention *w, const double *x, int S)
 {
     const struct config *c = run->c;
     int H = c->num_attention_heads, N = c->qk_nope_head_dim, R = c->qk_rope_head_dim, V = c->v_head_dim;
@@ -467,7 +466,7 @@ void ref_decoder_layer(struct reference_run *run, const struct reference_layer *
     int D = run->c->hidden_size;
     ref_norm(run, run->normed, &w->input_norm, x, S, run->c->rms_norm_eps);
     ref_value(run, "input_layernorm", -1, S, D, run->normed);
-    attention(run, run->delta, &w->attention, run->normed, S);
+    ref_attention(run, run->delta, &w->attention, run->normed, S);
     add(run, x, run->delta, S);
 
     ref_norm(run, run->normed, &w->post_attention_norm, x, S, run->c->rms_norm_eps);

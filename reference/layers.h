@@ -114,6 +114,10 @@ void ref_head_scores(struct reference_run *run, const struct reference_attention
 void ref_softmax(double *p, int S); /* replaces the scores of each row, p [S,S], by their softmax over t <= s */
 void ref_round_queries(struct reference_run *run, const struct reference_attention *w, int S);
 double ref_latent_eps(const struct reference_run *run);
+/* Returns the scale of the scores: (N+R)^-1/2, with YaRN times m^2. Mistral 4 does without m^2. */
+double ref_attention_scale(const struct reference_run *run);
+/* out = attention(x), both [S,D]. Fills the fields of `run` from q_a to heads; in scores it leaves those of the last head. */
+void ref_attention(struct reference_run *run, double *out, const struct reference_attention *w, const double *x, int S);
 
 /* Chooses the positions that each row of a layer attends to (indexer.c): sets run->sparse and, in a full layer, run->kept. x [S,D] is
  * the input of attention, q_latent [S,Q] the normalised latents of the queries. */
@@ -180,6 +184,13 @@ void ref_gate_logits(struct reference_run *run, const struct matrix *w, const do
 void ref_scores(const struct reference_run *run, double *x);
 double ref_group_score(const struct config *c, const double *choice, int size);
 void ref_expert_weights(const struct reference_run *run, double *weights, const double *experts, const double *scores);
+double ref_weight_factor(const struct config *c); /* routed_scaling_factor, or 1 if the weights are not multiplied by it */
+double ref_normaliser(const struct reference_run *run, double sum); /* what norm_topk_prob divides by, from the sum of the scores */
+
+/* Runs MTP module `w` on rows 0..S-1, as model.c describes it at this function. */
+void ref_mtp(struct reference_run *run, double *g, double *next, const struct reference_mtp_module *w, int depth, int ahead,
+             const int32_t *tok, const double *h, int S);
+int ref_check_tokens(const struct reference *r, const int32_t *tokens, int S, vb_error *err);
 
 /* Adds attention, and then the MLP or the experts, to the residual stream x [S,D]. */
 void ref_decoder_layer(struct reference_run *run, const struct reference_layer *w, double *x, int S);

@@ -62,7 +62,7 @@ int ref_run_open(struct reference_run *run, const struct reference *r, const str
 
 void ref_run_close(struct reference_run *run) { vb_free(&run->r->allocator, run->memory); }
 
-static int check_tokens(const struct reference *r, const int32_t *tokens, int S, vb_error *err)
+int ref_check_tokens(const struct reference *r, const int32_t *tokens, int S, vb_error *err)
 {
     if (S < 1)
         return vb_fail(err, VB_BAD_ARGUMENT, "there are no tokens to read");
@@ -119,7 +119,7 @@ int reference_forward(const struct reference *r, const struct reference_options 
 {
     struct reference_run run;
     size_t D = r->config.dims.d;
-    int rc = check_tokens(r, tokens, S, err);
+    int rc = ref_check_tokens(r, tokens, S, err);
     if (rc || (rc = ref_run_open(&run, r, options, S, err)))
         return rc;
     double *h = hidden ? hidden : vb_alloc(&r->allocator, (size_t)S * D, sizeof *h);
@@ -147,8 +147,8 @@ int reference_forward(const struct reference *r, const struct reference_options 
  * `depth` is k, from which the hook's `layer` is computed, even if module k mod D is used. `ahead` is k + 1: row i reads
  * the token that is `ahead` tokens after token i. With first-row=phantom, row -1 comes before the others; it has tok[k]
  * and a hidden state of zeros. */
-static void mtp(struct reference_run *run, double *g, double *next, const struct reference_mtp_module *w, int depth, int ahead,
-                const int32_t *tok, const double *h, int S)
+void ref_mtp(struct reference_run *run, double *g, double *next, const struct reference_mtp_module *w, int depth, int ahead,
+             const int32_t *tok, const double *h, int S)
 {
     int D = run->c->hidden_size, phantom = ref_convention(run, FIRST_ROW), rows = S + phantom;
     int swapped = ref_convention(run, CONCAT), first = ref_convention(run, DRAFT_POSITION) ? ahead - phantom : -phantom;
@@ -212,7 +212,7 @@ static int draft_vanilla(struct reference_run *run, int N, int K, int32_t *tok, 
     memcpy(by_token, h, (size_t)N * D * sizeof *h);
     for (int k = 0; k < K && !rc; k++) {
         const struct reference_mtp_module *w = &run->r->mtp[k % run->c->num_nextn_predict_layers];
-        mtp(run, g, h, w, k, k + 1, tok + k + 1, targets ? by_token + (size_t)k * D : h, N);
+        ref_mtp(run, g, h, w, k, k + 1, tok + k + 1, targets ? by_token + (size_t)k * D : h, N);
         memcpy(by_token + (size_t)(N + k) * D, h + (size_t)(N - 1) * D, D * sizeof *h);
         rc = propose(run, &tok[N + k + 1], logits + (size_t)k * V, &w->head, g + (size_t)(N - 1) * D, k, err);
     }
@@ -239,7 +239,7 @@ static int draft_eagle(struct reference_run *run, int N, int K, int32_t *tok, do
         run->gap.first = (k ? k : modules) - 1;
         run->gap.more = modules - 1;
         run->last_row = shares ? N - 1 + ref_convention(run, FIRST_ROW) : -1;
-        mtp(run, g, next, w, k, 1, tok + 1, h, N + own);
+        ref_mtp(run, g, next, w, k, 1, tok + 1, h, N + own);
         run->last_row = -1;
         rc = propose(run, &tok[N + j + 1], logits + (size_t)j * V, &w->head, g + last, j, err);
         memcpy(h + (size_t)(N + j) * D, next + last, D * sizeof *h);
@@ -252,8 +252,8 @@ int reference_draft(const struct reference *r, const struct reference_options *o
                     vb_error *err)
 {
     struct reference_run run;
-    int rc = check_tokens(r, tokens, N, err);
-    if (rc || (rc = check_tokens(r, &next, 1, err)))
+    int rc = ref_check_tokens(r, tokens, N, err);
+    if (rc || (rc = ref_check_tokens(r, &next, 1, err)))
         return rc;
     if (K < 0 || K > VB_MAX_DRAFT)
         return vb_fail(err, VB_BAD_ARGUMENT, "a draft of %d tokens; 0 to %d are possible", K, VB_MAX_DRAFT);
@@ -295,7 +295,7 @@ int reference_modules(const struct reference *r, const struct reference_options 
 {
     struct reference_run run;
     size_t D = r->config.dims.d, V = r->config.dims.V;
-    int rc = check_tokens(r, tokens, S, err);
+    int rc = ref_check_tokens(r, tokens, S, err);
     if (rc)
         return rc;
     if (depths < 0 || depths > VB_MAX_DRAFT || (depths && !r->config.num_nextn_predict_layers))
@@ -311,7 +311,7 @@ int reference_modules(const struct reference *r, const struct reference_options 
         head(&run, row, &r->head, g, S);
         for (int k = 0; k < depths && S - k - 1 > 0; k++) {
             const struct reference_mtp_module *w = &r->mtp[k % r->config.num_nextn_predict_layers];
-            mtp(&run, g, by_token ? next : h, w, k, k + 1, tokens + k + 1, by_token ? h + (size_t)k * D : h, S - k - 1);
+            ref_mtp(&run, g, by_token ? next : h, w, k, k + 1, tokens + k + 1, by_token ? h + (size_t)k * D : h, S - k - 1);
             head(&run, logits ? logits + (size_t)k * S * V : row, &w->head, g, S - k - 1);
         }
     } else {
@@ -331,7 +331,7 @@ int reference_generate(const struct reference *r, const struct reference_options
                        int count, int32_t *out, vb_error *err)
 {
     struct reference_run run;
-    int rc = check_tokens(r, prompt, S, err);
+    int rc = ref_check_tokens(r, prompt, S, err);
     if (rc)
         return rc;
     if (count < 0 || count > INT_MAX - S)

@@ -75,6 +75,22 @@ double ref_group_score(const struct config *c, const double *choice, int size)
     return c->topk_method == TOPK_GROUP_LIMITED_GREEDY ? best : best + second;
 }
 
+double ref_weight_factor(const struct config *c)
+{
+    int scaled = c->scoring_func == SCORING_SIGMOID || !c->norm_topk_prob || c->topk_method == TOPK_GROUP_LIMITED_TOP2;
+    return scaled ? c->routed_scaling_factor : 1;
+}
+
+double ref_normaliser(const struct reference_run *run, double sum)
+{
+    sum = run->c->scoring_func == SCORING_SIGMOID ? round_gate(run, sum) : sum;
+    switch (ref_convention(run, NORMALISER_EPS)) {
+    case 1: return sum + 1e-20;
+    case 2: return fmax(sum, 0x1p-14);
+    default: return sum;
+    }
+}
+
 /* Computes the weights g of the chosen experts from their scores s. The bias has influenced which experts were chosen,
  * but it does not influence the weights.
  *     sigmoid:  g = (s / sum s) * factor  with norm_topk_prob (eq. 13), else g = s * factor
@@ -84,18 +100,13 @@ void ref_expert_weights(const struct reference_run *run, double *weights, const 
 {
     const struct config *c = run->c;
     int X = c->num_experts_per_tok, sigmoid = c->scoring_func == SCORING_SIGMOID;
-    int scaled = sigmoid || !c->norm_topk_prob || c->topk_method == TOPK_GROUP_LIMITED_TOP2;
-    double sum = 0, factor = scaled ? c->routed_scaling_factor : 1;
+    double sum = 0;
     for (int j = 0; j < X; j++)
         sum += scores[(int)experts[j]];
-    sum = sigmoid ? round_gate(run, sum) : sum;
-    if (ref_convention(run, NORMALISER_EPS) == 1)
-        sum += 1e-20;
-    if (ref_convention(run, NORMALISER_EPS) == 2)
-        sum = fmax(sum, 0x1p-14);
+    sum = ref_normaliser(run, sum);
     for (int j = 0; j < X; j++) {
         double s = scores[(int)experts[j]], g = c->norm_topk_prob ? s / sum : s;
-        weights[j] = round_gate(run, (sigmoid ? round_gate(run, g) : g) * factor);
+        weights[j] = round_gate(run, (sigmoid ? round_gate(run, g) : g) * ref_weight_factor(c));
     }
 }
 

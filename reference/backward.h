@@ -1,0 +1,68 @@
+/* reference/backward.h -- the losses of a model and their gradient with respect to every tensor of its checkpoint, in double.
+ *
+ * The formulas stand in backward_layers.h, beside each operator. docs/TRAINING.md states the losses. */
+#ifndef VB_REFERENCE_BACKWARD_H
+#define VB_REFERENCE_BACKWARD_H
+
+#include "reference/reference.h"
+
+/* The gradient of one tensor [rows, cols]; a vector is one row. The numbers of a tensor that is stored in FP8, or quantised, are those
+ * that its codes represent. */
+struct reference_gradient {
+    const char *name; /* the checkpoint's */
+    int rows, cols;
+    double *data;
+};
+
+/* One entry for each matrix and vector that the model computes with, in the order of names, except e_score_correction_bias: it chooses
+ * experts, and a choice has no gradient. The copies of the embedding and of the output head that MTP modules may store have
+ * entries of their own. With tie_word_embeddings, the embedding's entry has the gradient of both of its uses. */
+struct reference_gradients {
+    vb_allocator allocator;
+    size_t count;
+    struct reference_gradient *of;
+};
+
+/* Allocates gradients, all 0. Returns VB_UNSUPPORTED if the model has an indexer (sparse attention), or if a GGUF file stores W_UK and
+ * W_UV as two tensors. The caller closes *g, also after an error. */
+struct reference;
+int reference_gradients_open(struct reference_gradients *g, const struct reference *r, vb_error *err);
+void reference_gradients_close(struct reference_gradients *g);
+/* Returns the gradient of the tensor with this name, or NULL. */
+const struct reference_gradient *reference_gradient(const struct reference_gradients *g, const char *name);
+
+/* A text. Tokens of one sequence never attend to those of another. */
+struct reference_sequence {
+    const int32_t *tokens;
+    int count;
+};
+
+struct reference_loss_options {
+    int depths;                     /* number of MTP depths; depth k uses module k mod (number of modules). 0: the target alone */
+    double mtp_loss_scaling_factor; /* 0.1 in Megatron */
+    struct conventions conventions; /* those that change a training step; others must have their defaults */
+};
+
+/* A mean is 0 if there is nothing to predict. */
+struct reference_losses {
+    double total;                   /* main + mtp_loss_scaling_factor * mean over the depths of by_depth */
+    double main;                    /* mean cross entropy of tok[i+1], given the row of token i */
+    double by_depth[VB_MAX_DRAFT];  /* mean cross entropy of tok[i+k+2], given row i of depth k */
+    long rows, depth_rows[VB_MAX_DRAFT]; /* how many tokens these are means of */
+};
+
+/* Computes the losses of one training step: `count` sequences, whose rows are counted before the first is computed. If g is not NULL,
+ * adds the gradient of losses->total to g.
+ *
+ * The main loss has the rows i < T-1 of a sequence of T tokens, and depth k the rows i < T-k-2. Every row counts as much as any other
+ * of its depth, in whatever sequence it is. Row i of depth k takes row i of depth k-1, and the gradient of every depth flows back
+ * through the depths before it into the target.
+ *
+ * Returns VB_BAD_ARGUMENT if no sequence has two tokens, if a token is outside of the vocabulary, if `depths` is not possible
+ * (reference_modules), or for a convention that has no backward pass. Returns VB_NOT_FINITE if a loss is not finite; then g
+ * is incomplete. Returns VB_NO_MEMORY if there is no memory. */
+int reference_backward(const struct reference *r, const struct reference_loss_options *options,
+                       const struct reference_sequence *sequences, int count, struct reference_losses *losses,
+                       struct reference_gradients *g, vb_error *err);
+
+#endif
