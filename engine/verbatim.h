@@ -419,12 +419,13 @@ typedef struct vb_session_options {
     void *trace_context;
     int padded;            /* 1: passes that verify drafts always have K+1 rows, as in systems with fixed shapes. Unused rows have
                               token 0 */
-    /* Forced routes: tokens 0 .. routes.tokens-1 take these experts and attend to these kept sets (verbatim_routes.h). Later tokens, and generated tokens after the forced ones,
-     * take those that the router chooses. The session copies both arrays. The router's scores are computed as always, and
-     * the weights of the forced experts come from their scores, as in routing replay for reinforcement learning. Forced
-     * routes that equal the chosen ones change no bit. Others change the output: then they belong to the definition of the
-     * results, like the tokens. vb_session_open returns VB_BAD_ARGUMENT if layers, top_k or index_topk are not the
-     * model's, if an expert does not exist or is there twice, or if a set cannot be one of its token. */
+    /* Forced routes: tokens 0 .. routes.tokens-1 take these experts and attend to these kept sets (verbatim_routes.h). For
+     * later tokens, also generated ones, routers and indexers choose. The session copies both arrays. The router's scores
+     * are computed as always, and the weights of the forced experts come from their scores, as in routing replay for
+     * reinforcement learning. Forced routes that equal the chosen ones change no bit. Others change the output: then they
+     * belong to the definition of the results, like the tokens. vb_session_open returns VB_BAD_ARGUMENT if layers, top_k or
+     * index_topk are not the model's, if an expert does not exist or is there twice, or if a set cannot belong to its
+     * token. */
     vb_routes routes;
     int record_routes;     /* 1: the session records the experts that its tokens take (vb_session_routes) */
     int record_kept;       /* 1: the session records the tokens to which its tokens attend (vb_session_routes): 4 * index_topk bytes for

@@ -18,16 +18,16 @@
 typedef struct vb_ranks_options {
     vb_allocator allocator;
     int32_t rank, count;     /* number of this rank, and of all ranks; the same count on all ranks */
-    const uint32_t *weights; /* [count]: a rank's share of the rows is proportional to its weight; NULL: equal shares. Only those
-                                of rank 0 count */
+    const uint32_t *weights; /* [count]: a rank's share of the rows is proportional to its weight; NULL: equal shares. Only the
+                                weights that rank 0 gives are used */
     /* Exchanges bytes between all ranks. Rank r has bytes [offset[r], offset[r + 1]) of `buffer`; on return, each rank has
      * all offset[count] bytes. All ranks call it in the same order with the same offsets. If a rank cannot be reached, the
      * callback does not return; it ends the process. */
     void (*all_gather)(void *context, void *buffer, const size_t *offset);
     void *context;
     const char *host;        /* name of this rank's machine, for messages; NULL: none */
-    int32_t threads;         /* the threads of a session of this rank whose options do not say how many; 0: the number of processors in
-                                the affinity mask */
+    int32_t threads;         /* how many threads a session of this rank has if its options have 0; 0: the number of processors in the
+                                affinity mask */
     const char *isa;         /* instruction set of a rank other than 0, as in vb_session_options; NULL: the best one */
 } vb_ranks_options;
 
@@ -42,13 +42,13 @@ int vb_ranks_follow(vb_ranks *ranks, vb_error *err);
 /* On rank 0, ends vb_ranks_follow of the other ranks. Close all models of the group first. */
 void vb_ranks_close(vb_ranks *ranks);
 
-/* What one rank did and has. */
+/* Statistics of one rank. */
 typedef struct vb_rank_facts {
     char host[64];
     size_t weight_bytes;      /* size of this rank's weights: its share, and what every rank has */
     size_t resident_bytes;    /* memory of the process that is in use now */
-    uint64_t passes;          /* of models, without those of MTP modules, since the group was opened */
-    uint64_t gathers, bytes;  /* since the group was opened: exchanges of operators, and the bytes of all ranks in them. A rank receives
+    uint64_t passes;          /* passes of models since the group was opened, without passes of MTP modules */
+    uint64_t gathers, bytes;  /* exchanges of operators since the group was opened, and the bytes of all ranks in them. A rank receives
                                  the bytes of the others */
     double seconds;           /* time in these exchanges, which includes waiting for slower ranks */
 } vb_rank_facts;
