@@ -17,6 +17,7 @@ say = $(if $(V),,@echo '  $(1)')
 BASE    := -std=c11 -D_GNU_SOURCE $(OPT) -ffp-contract=off -fno-strict-aliasing -fopenmp \
            -fPIC -fno-semantic-interposition -fvisibility=hidden \
            -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes $(if $(WERROR),-Werror) -iquote . -MMD -MP $(SANITIZE)
+comma   := ,
 LIBS    := -lsleef -lpcre2-8 -ljansson -lmd -lm
 
 # Files of these patterns are compiled without optimisation, in builds in which their speed does not matter. Without it, gcc knows
@@ -100,6 +101,25 @@ mpi_links = $(shell pkg-config --exists $(PC_OF_$1) 2>/dev/null && echo 'int mai
               $(CC) $(CFLAGS) -include mpi.h -x c -o /dev/null - $$(pkg-config --cflags --libs $(PC_OF_$1)) 2>/dev/null && echo $1)
 MPIS    := $(if $(filter no,$(MPI)),,$(foreach m,mpi mpich,$(call mpi_links,$m)))
 
+# `make CUDA=yes` compiles the kernels for GPUs with nvcc, into one fatbin that becomes a part of the library. It has code for each kind of GPU from
+# sm_80 on that this nvcc knows, and PTX for the others. Nothing of CUDA is linked. Arithmetic: docs/ARITHMETIC.md, "On a GPU".
+NVCC       ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc) nvcc)
+NVCC_FLAGS := -I. -std=c++17 -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true
+GPU_CODES  ?= $(filter $(shell $(NVCC) --list-gpu-code),sm_80 sm_86 sm_89 sm_90 sm_100 sm_120)
+CUDA_SRC   := $(wildcard ops/cuda/*.cu)
+FATBIN     := $(BUILD)/ops/cuda/kernels.fatbin
+$(BUILD)/ops/cuda/kernels.cu: $(CUDA_SRC) $(wildcard ops/cuda/*.h) Makefile
+	@mkdir -p $(@D)
+	$(Q)printf '#include "%s"\n' $(CUDA_SRC) >$@
+$(FATBIN): $(BUILD)/ops/cuda/kernels.cu
+	$(call say,NVCC $@)
+	$(Q)$(NVCC) $(NVCC_FLAGS) -fatbin $(foreach c,$(GPU_CODES),-gencode arch=compute_$(c:sm_%=%)$(comma)code=$(c)) \
+	    -gencode arch=compute_75$(comma)code=compute_75 -o $@ $<
+ifeq ($(CUDA),yes)
+$(BUILD)/ops/cuda/image.o: $(FATBIN)
+$(BUILD)/ops/cuda/image.o: private FLAGS += -DVB_CUDA_IMAGE='"$(FATBIN)"'
+endif
+
 LIB_SRC   := $(wildcard engine/*.c engine/*/*.c ops/*.c ops/cuda/*.c) $(SIMD)
 REF_SRC   := $(wildcard reference/*.c)
 TOOL_SRC  := $(filter-out tools/train/% tools/hooks/% tools/mpi/%,$(wildcard tools/*.c tools/*/*.c))
@@ -115,6 +135,7 @@ help:
 
 ## make                 build/verbatim, build/libverbatim.a and build/libverbatim.so.0; with MPI, build/verbatim-mpi and verbatim-mpich
 ## make deps            install the Debian packages that are missing (asks for sudo only when not root); MPI=yes: those of MPI, too
+## make CUDA=yes        the same, with kernels for NVIDIA GPUs; needs nvcc
 ## make demo            build, then run the main job on the bundled model
 ## make serve           build, then serve the bundled model over HTTP, with a web page
 ## make check           before each commit: what is quick of everything, under a minute after an edit of one line; installs nothing
@@ -142,6 +163,10 @@ $(BUILD)/%.o: %.c Makefile
 	$(Q)$(CC) $(BASE) $(CFLAGS) $(call library_flags,$<) $(FLAGS) $(call unoptimised,$<) -c -o $@ $<
 
 # built again when the answer changes
+ifneq ($(shell cat $(BUILD)/cuda.found 2>/dev/null),$(or $(CUDA),no))
+$(shell mkdir -p $(BUILD) && echo $(or $(CUDA),no) >$(BUILD)/cuda.found)
+endif
+$(BUILD)/ops/cuda/image.o: $(BUILD)/cuda.found
 ifneq ($(shell cat $(BUILD)/onednn.found 2>/dev/null),$(ONEDNN))
 $(shell mkdir -p $(BUILD) && echo $(ONEDNN) >$(BUILD)/onednn.found)
 endif

@@ -1,28 +1,26 @@
-/* engine/follow.c -- a rank other than 0: it reads the messages of rank 0 (engine/pass/lead.h) and does what they say. */
+/* engine/follow.c -- a rank other than 0: it does what rank 0 says (engine/pass/lead.h). */
 #include "engine/model/ranks.h"
 #include "engine/pass/forward.h"
-#include "engine/pass/vocab.h"
 #include "engine/session/session.h"
 #include "simd/fpenv.h"
 
 #include <string.h>
 #include <unistd.h>
 
-/* A model, workspace or pool, with the number that rank 0 gave it. */
+/* Something that rank 0 numbers. */
 struct object {
     struct object *next;
     uint32_t number;
-    struct model *model;     /* three of these four are NULL */
+    struct model *model;     /* one of these three */
     struct workspace *work;
     struct kvpool *pool;
-    vb_draft_vocab *vocab;
 };
 
 /* The rows of a pass. Numbers are first collected in one array, because it may move. */
 struct followed_rows {
-    size_t S, rooms;          /* number of rows; number of rows for which there is memory */
+    size_t S, rooms;          /* rows; rows for which there is memory */
     struct row *rows;
-    struct kvcache *caches;   /* [S]: only the fields that a pass reads are set: pool and slots */
+    struct kvcache *caches;   /* [S]: have only what a pass reads: pool and slots */
     struct kept_tokens *use;  /* [S] */
     size_t *forced, *forced_kept, *used, *slots; /* [S]: where the numbers of each row begin; SIZE_MAX: it has none */
     size_t *keeper;           /* [S]: number, from 1, of the row whose pass writes the set that this row uses; 0: none of this pass does */
@@ -43,7 +41,7 @@ struct follower {
 
 /* ---- objects ---- */
 
-/* Rank 0 names only what it has opened. Returns NULL if this rank had no memory for it. */
+/* Rank 0 names only what it has opened. Returns NULL if there was no memory for it here. */
 static struct object *object_of(const struct follower *f, uint64_t number)
 {
     struct object *o = f->objects;
@@ -74,7 +72,6 @@ static void drop(struct follower *f, struct object *o)
         workspace_close(o->work);
     if (o->pool)
         kvpool_close(o->pool, a);
-    vb_draft_vocab_close(o->vocab);
     if (o->model)
         vb_model_close(o->model);
     vb_free(a, o->work);
@@ -96,7 +93,7 @@ static int open_model(struct follower *f)
     vb_model_options o = {.allocator = r->allocator, .precision = text[1], .cache_type = text[2], .conventions = text[3], .repack = text[4],
                           .repack_cache = text[5], .threads = r->threads, .ranks = r};
     struct object *object = code ? NULL : add(f, number);
-    if (!object) /* report it now: vb_model_open calls ranks_agree itself */
+    if (!object) /* vb_model_open would agree that all is well, before it could be told */
         ranks_agree(r, vb_fail(f->err, VB_NO_MEMORY, "%s: no memory to open it", text[0] ? text[0] : "model"), f->err);
     else if (vb_model_open(&object->model, text[0], &o, f->err))
         drop(f, object);
@@ -134,21 +131,6 @@ static int open_pool(struct follower *f)
     return VB_OK;
 }
 
-static int open_vocab(struct follower *f)
-{
-    uint64_t number = ranks_get_number(f->r), model = ranks_get_number(f->r), count = ranks_get_number(f->r);
-    struct object *o = add(f, number);
-    int32_t *tokens = vb_alloc(&f->r->allocator, (size_t)count, sizeof *tokens), none;
-    for (size_t i = 0; i < count; i++)
-        ranks_get(f->r, tokens ? &tokens[i] : &none, sizeof none);
-    ranks_done(f->r);
-    int code = o && tokens ? vb_draft_vocab_open(&o->vocab, object_of(f, model)->model, tokens, (size_t)count, f->err)
-                           : vb_fail(f->err, VB_NO_MEMORY, "no memory for a draft vocabulary of %zu tokens", (size_t)count);
-    vb_free(&f->r->allocator, tokens);
-    ranks_agree(f->r, code, f->err);
-    return VB_OK;
-}
-
 static void close_object(struct follower *f)
 {
     uint64_t number = ranks_get_number(f->r);
@@ -160,7 +142,7 @@ static void close_object(struct follower *f)
 
 /* ---- passes ---- */
 
-/* Appends `more` numbers to rows.numbers, and returns the first; NULL if there is no memory. */
+/* Makes room for `more` numbers. */
 static int32_t *numbers(struct follower *f, size_t more)
 {
     struct followed_rows *p = &f->rows;
@@ -179,7 +161,7 @@ static int32_t *numbers(struct follower *f, size_t more)
     return p->numbers + p->count - more;
 }
 
-/* Reads *count numbers. Sets *at to the index of the first, or to SIZE_MAX if there are none. */
+/* Reads numbers, and sets *at to the place of the first, or to SIZE_MAX if there are none. */
 static int get_numbers(struct follower *f, size_t *at, size_t *count)
 {
     *count = (size_t)ranks_get_number(f->r);
@@ -230,7 +212,7 @@ static int make_rows(struct follower *f, size_t S)
     return VB_OK;
 }
 
-/* `topk`: the largest number of tokens in a set. */
+/* `topk`: the most tokens in a set. */
 static int get_row(struct follower *f, size_t s, size_t topk)
 {
     struct followed_rows *p = &f->rows;
@@ -250,7 +232,7 @@ static int get_row(struct follower *f, size_t s, size_t topk)
     p->keeper[s] = (size_t)ranks_get_number(f->r);
     if (p->keeper[s] && !count)
         p->used[s] = p->count;
-    return !p->keeper[s] || numbers(f, topk - count) ? VB_OK : no_memory(f); /* room for the set that a row of the pass will write there */
+    return !p->keeper[s] || numbers(f, topk - count) ? VB_OK : no_memory(f); /* a row of the pass will write other tokens there */
 }
 
 static const int32_t *at(const struct followed_rows *p, size_t place) { return place == SIZE_MAX ? NULL : p->numbers + place; }
@@ -280,7 +262,7 @@ static int get_rows(struct follower *f, const struct workspace *w)
     return code;
 }
 
-/* Makes room for `count` numbers in an array. Its old numbers are lost. */
+/* Makes an array long enough; its old numbers are lost. */
 static int make_floats(struct follower *f, float **array, size_t *room, size_t count)
 {
     if (count <= *room)
@@ -332,8 +314,7 @@ static int head(struct follower *f)
 {
     struct workspace *w = begin(f);
     const struct model *m = w->model;
-    uint64_t number = ranks_get_number(f->r), vocab = ranks_get_number(f->r), bf16 = ranks_get_number(f->r), S = ranks_get_number(f->r);
-    uint64_t from = ranks_get_number(f->r);
+    uint64_t number = ranks_get_number(f->r), bf16 = ranks_get_number(f->r), S = ranks_get_number(f->r), from = ranks_get_number(f->r);
     int own = w->cx.bf16;
     size_t d = m->config.dims.d;
     int code = make_floats(f, &f->logits, &f->logits_room, (size_t)S * m->config.dims.V);
@@ -345,16 +326,12 @@ static int head(struct follower *f)
         ranks_get(f->r, f->hidden, (size_t)S * d * sizeof *f->hidden);
     ranks_done(f->r);
     w->cx.bf16 = (int)bf16;
-    const float *hidden = from == UINT64_MAX ? f->hidden : w->hidden + from;
-    if (vocab)
-        forward_listed(w, object_of(f, vocab)->vocab, (int)number - 1, f->logits, hidden, (size_t)S);
-    else
-        forward_head(w, number ? &m->mtp[number - 1].head : &m->lm_head, f->logits, hidden, (size_t)S);
+    forward_head(w, number ? &m->mtp[number - 1].head : &m->lm_head, f->logits, from == UINT64_MAX ? f->hidden : w->hidden + from, (size_t)S);
     w->cx.bf16 = own;
     return VB_OK;
 }
 
-/* Receives cache rows that rank 0 read from a file or copied. */
+/* Takes over cache rows that rank 0 read from a file or copied. */
 static int rows(struct follower *f)
 {
     struct kvpool *p = object_of(f, ranks_get_number(f->r))->pool;
@@ -375,7 +352,7 @@ static int rows(struct follower *f)
     return VB_OK;
 }
 
-/* ---- messages ---- */
+/* ---- all of it ---- */
 
 static int follow(struct follower *f, enum ranks_message message)
 {
@@ -384,7 +361,6 @@ static int follow(struct follower *f, enum ranks_message message)
     case RANKS_WORK: return open_work(f);
     case RANKS_POOL: return open_pool(f);
     case RANKS_ROWS: return rows(f);
-    case RANKS_VOCAB: return open_vocab(f);
     case RANKS_TARGET: return target(f);
     case RANKS_MTP: return mtp(f);
     case RANKS_HEAD: return head(f);

@@ -4,6 +4,7 @@
 #include "simd/fpenv.h"
 #include "engine/model/model.h"
 #include "engine/model/numa.h"
+#include "engine/model/offload.h"
 #include "engine/model/ranks.h"
 #include "engine/text/tokenizer.h"
 
@@ -65,6 +66,23 @@ static int join_ranks(struct model **m, struct rank_group *r, const char *dir, i
     return code;
 }
 
+static void own_device(struct model *m, size_t memory, const char *why_not)
+{
+    m->owns_device = m->device != NULL;
+    m->device_memory = memory;
+    memcpy(m->device_note, why_not, sizeof m->device_note);
+}
+
+void vb_device_look(const vb_model *model, vb_device_facts *out)
+{
+    const struct device *d = model->device;
+    *out = (vb_device_facts){.memory = model->device_memory, .taken = d ? d->taken : 0, .weight_bytes = model->device_weights,
+                             .layers = d ? model->config.num_hidden_layers - model->offload.first_layer : 0, .heads = model->offload.ends};
+    memcpy(out->why_not, model->device_note, sizeof out->why_not);
+    if (d)
+        memcpy(out->name, d->name, sizeof out->name);
+}
+
 int vb_model_open(vb_model **out, const char *dir, const vb_model_options *options, vb_error *err)
 {
     static const vb_model_options defaults;
@@ -73,6 +91,8 @@ int vb_model_open(vb_model **out, const char *dir, const vb_model_options *optio
     struct model_options how = {.conventions = &conventions, .threads = o->threads, .repack_cache = o->repack_cache, .progress = o->progress, .ranks = o->ranks,
                                 .progress_context = o->progress_context};
     enum placement_mode mode;
+    struct offload_options offload = {0};
+    char why_not[256] = "";
     *out = NULL;
     if (o->ranks && !o->ranks->op.rank)
         tell_ranks(o->ranks, dir, o);
@@ -90,9 +110,23 @@ int vb_model_open(vb_model **out, const char *dir, const vb_model_options *optio
     if (!code && o->ranks && mode != PLACEMENT_OFF)
         code = vb_fail(err, VB_BAD_ARGUMENT, "numa %s is for one process, and this is one of %d ranks; run one rank on each node", o->numa,
                        o->ranks->op.count);
+    if (!code && o->ranks && o->offload && o->offload->device)
+        code = vb_fail(err, VB_BAD_ARGUMENT, "device %s is for one process, and this is one of %d ranks", o->offload->device, o->ranks->op.count);
+    if (!code)
+        code = offload_open_device(&offload.device, o->offload, why_not, err);
+    size_t device_memory = offload.device ? offload.device->memory : 0;
+    if (!code && offload.device) {
+        offload.layers = o->offload->layers;
+        offload.without_experts = o->offload->without_experts;
+        how.offload = &offload;
+    }
     struct fpenv env = fpenv_enter();
     if (!code)
         code = model_open_under(out, dir, &how, &o->allocator, err);
+    if (code)
+        device_close(offload.device);
+    else
+        own_device(*out, device_memory, why_not);
     if (!code && mode != PLACEMENT_OFF)
         code = place(out, mode, err);
     if (o->ranks)

@@ -2,8 +2,8 @@
  *
  * Programs include only this header. This header includes the others: verbatim_text.h (tokenizers, chat templates),
  * verbatim_model.h (facts about a model, conventions, GGUF files), verbatim_routes.h (which experts tokens take),
- * verbatim_batch.h (many sequences at once), verbatim_files.h (saved sessions), verbatim_tensors.h (files of tensors)
- * and verbatim_ranks.h (one model in several processes).
+ * verbatim_batch.h (many sequences at once), verbatim_files.h (saved sessions), verbatim_tensors.h (files of tensors),
+ * verbatim_ranks.h (one model in several processes) and verbatim_device.h (a GPU).
  *
  * There are two main objects. A *model* is read-only once it is open, and threads may share it. A *session* is one
  * sequence of tokens with its KV caches. A program can append tokens to a session, truncate it, let it generate more
@@ -114,6 +114,7 @@ typedef struct vb_model_options {
     void *progress_context;
     /* The processes that compute the model together (verbatim_ranks.h, which also says what is refused then); NULL: this one alone */
     struct rank_group *ranks;
+    const struct vb_offload *offload; /* a GPU that computes parts of the model (verbatim_device.h); NULL: none. Not with `ranks` */
 } vb_model_options;
 
 /* Opens a checkpoint in the Hugging Face layout (a directory with config.json, and model.safetensors or shards with an
@@ -303,13 +304,12 @@ typedef struct vb_tree_shape {
  * a draft; with such a list, only the rows of its tokens are read. Drafts may differ. With strict acceptance the output
  * does not. In acceptance mode rejection, drafts are drawn from the tokens of the list.
  *
- * vb_draft_vocab_open copies rows of the output head, unless the tokens are 0 .. count-1. With vb_model_options.ranks, each rank copies
- * those that it has. Sessions may share a list. A
+ * vb_draft_vocab_open copies rows of the output head, unless the tokens are 0 .. count-1. Sessions may share a list. A
  * list must be closed before its model is closed. Returns VB_BAD_ARGUMENT if the model has no MTP modules, if the list
  * is empty, or if it contains a token twice or an id outside the vocabulary. */
 typedef struct vb_draft_vocab vb_draft_vocab;
 int vb_draft_vocab_open(vb_draft_vocab **out, const vb_model *model, const int32_t *tokens, size_t count, vb_error *err);
-size_t vb_draft_vocab_bytes(const vb_draft_vocab *vocab); /* size of the copied rows in bytes; with several ranks, of this rank's */
+size_t vb_draft_vocab_bytes(const vb_draft_vocab *vocab); /* size of the copied rows in bytes */
 void vb_draft_vocab_close(vb_draft_vocab *vocab);
 
 /* Options that say how a session makes drafts. Drafts make decoding faster. If vb_sampling.acceptance is "strict", they
@@ -398,15 +398,13 @@ typedef struct vb_session_options {
      * also before the first token was evaluated). If vb_truncate cuts inside the prompt or at its end, the tokens
      * that are appended next belong to the prompt too. */
     const char *prefill;
-    int32_t threads;       /* largest number of threads; 0: the number of processors in the affinity mask. The session uses fewer
-                              threads if that is faster, or while other programs use the cores */
+    int32_t threads; /* largest number of threads; 0: as many as processors in the affinity mask. Fewer are used if that is faster, or the cores are busy */
     int32_t exact_threads; /* 1: the session always uses as many threads as `threads` says */
     const char *isa;       /* instruction set: NULL or "best", "scalar", "avx2", "avx512", "neon" */
     vb_sampling sampling;
     vb_drafting drafting;
-    void (*progress)(void *context, size_t done, size_t total); /* called during prefill. `done` is the number of prompt tokens
-                                                                   computed so far, and `total` the number of all prompt tokens. May
-                                                                   be NULL */
+    /* Called during prefill. `done` is the number of prompt tokens computed so far, and `total` that of all of them. May be NULL */
+    void (*progress)(void *context, size_t done, size_t total);
     void *progress_context;
     /* Called before each layer of a pass through the target or a draft model; may be NULL. A result other than 0
      * cancels the pass. Then no token is chosen, and the session is as it was before the pass. vb_generate then returns
@@ -418,19 +416,18 @@ typedef struct vb_session_options {
     int tap_scores;        /* 1: taps also receive scores of attention and of indexers; this doubles the work of attention */
     vb_trace_callback trace; /* called for every event in enum vb_trace_kind; may be NULL */
     void *trace_context;
-    int padded;            /* 1: passes that verify drafts always have K+1 rows, as in systems with fixed shapes. Unused rows have
-                              token 0 */
+    int padded;            /* 1: passes that verify drafts always have K+1 rows, as in systems with fixed shapes. Unused rows have token 0 */
     /* Forced routes: tokens 0 .. routes.tokens-1 take these experts and attend to these kept sets (verbatim_routes.h). For
      * later tokens, also generated ones, routers and indexers choose. The session copies both arrays. The router's scores
      * are computed as always, and the weights of the forced experts come from their scores, as in routing replay for
      * reinforcement learning. Forced routes that equal the chosen ones change no bit. Others change the output: then they
      * belong to the definition of the results, like the tokens. vb_session_open returns VB_BAD_ARGUMENT if layers, top_k or
-     * index_topk are not the model's, if an expert does not exist or is there twice, or if a set cannot belong to its
-     * token. */
+     * index_topk are not the model's, if an expert does not exist or is there twice, or if a set cannot belong to its token. */
     vb_routes routes;
     int record_routes;     /* 1: the session records the experts that its tokens take (vb_session_routes) */
     int record_kept;       /* 1: the session records the tokens to which its tokens attend (vb_session_routes): 4 * index_topk bytes for
                               each token in each layer */
+    int32_t cpu_layers;    /* the CPU computes the first cpu_layers layers even if a GPU has them (verbatim_device.h); more than there are: everything */
     int32_t sequence;      /* any number that the caller chooses; taps and traces report it */
     int poison_cut_rows;   /* for tests: rows that are removed from a cache are filled with NaN */
 } vb_session_options;
@@ -586,6 +583,7 @@ int vb_draft_tree(vb_session *session, int32_t *next, int32_t *drafts, int32_t *
 uint64_t vb_fingerprint(uint64_t h, const float *logits, size_t count);
 
 #include "verbatim_batch.h"
+#include "verbatim_device.h"
 #include "verbatim_files.h"
 #include "verbatim_model.h"
 #include "verbatim_ranks.h"

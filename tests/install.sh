@@ -27,6 +27,7 @@ cat >"$work/wanted" <<END
 ./bin/verbatim
 ./include/verbatim.h
 ./include/verbatim_batch.h
+./include/verbatim_device.h
 ./include/verbatim_files.h
 ./include/verbatim_model.h
 ./include/verbatim_ranks.h

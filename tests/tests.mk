@@ -16,10 +16,9 @@ LIBRARIES := $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 link = $(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) $(WRAP) -o $@ $(filter %.o,$^) $(filter %.a,$^)
 
 # The kernels of GPUs, compiled for the CPU, and a device that runs them (tests/cuda/emulator.h).
-CUDA_SRC := $(wildcard ops/cuda/*.cu)
 EMULATOR := $(BUILD)/tests/cuda.a
 CXX      ?= g++
-CXX_BASE  = -std=c++17 -D_GNU_SOURCE -fno-exceptions -fno-rtti $(OPT) -ffp-contract=off -fno-strict-aliasing -Wall -Wextra -Wshadow $(if $(WERROR),-Werror) -iquote . -MMD -MP
+CXX_BASE  = -std=c++17 -D_GNU_SOURCE -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti $(OPT) -ffp-contract=off -fno-strict-aliasing -Wall -Wextra -Wshadow $(if $(WERROR),-Werror) -iquote . -MMD -MP
 $(BUILD)/ops/cuda/%.cu.o: ops/cuda/%.cu Makefile
 	@mkdir -p $(@D)
 	$(call say,CXX $<)
@@ -35,6 +34,12 @@ $(EMULATOR): $(CUDA_SRC:%=$(BUILD)/%.o) $(BUILD)/tests/cuda/emulator.o
 CHECKCUDA := $(call programs,$(call named,checkcuda_%.c))
 $(CHECKCUDA): $(EMULATOR)
 -include $(wildcard $(BUILD)/ops/cuda/*.d)
+# A driver of GPUs that is none, and the command with kernels that only this driver accepts.
+FAKE_GPU := $(BUILD)/tests/cuda/libcuda.so.1 $(BUILD)/tests/cuda/verbatim
+$(BUILD)/tests/cuda/libcuda.so.1: $(BUILD)/tests/cuda/fake_driver.o $(EMULATOR) $(BUILD)/libverbatim.a
+	$(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $^ -lm -lpthread
+$(BUILD)/tests/cuda/verbatim: $(BUILD)/tests/cuda/fake_image.o $(TOOL_OBJ) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
+	$(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) -o $@ $^ $(LIBS) $(EDIT) $(HTTP)
 
 # This one chooses the random numbers itself.
 $(BUILD)/tests/test_rejection: WRAP := -Wl,--wrap=random_at
@@ -103,7 +108,6 @@ corpus_of = $(wildcard tests/fuzz/corpus/$(1)/*)
 seeds_of  = $(SEEDS_OF_$(1)) $(call corpus_of,$(1))
 fuzz_smoke = $(foreach f,$(FUZZERS),"$(1)$(notdir $(f)):$(f) -random $(FUZZ_RUNS) 1 $(call seeds_of,$(notdir $(f)))")
 
-comma := ,
 space := $(empty) $(empty)
 # The named subset, for sanitizers: what handles files and memory, and the golden runs of every tiny checkpoint.
 SUBSET := test_config test_json test_checkpoint test_gguf test_gguf_errors test_quantised_errors test_quantize test_quantize_tokenizer test_model test_tokenizer \

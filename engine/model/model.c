@@ -300,6 +300,7 @@ static int bind_layer(struct binder *b, struct layer *l, int index)
     size_t d = b->c->dims.d;
     int rc;
     set_layer(b, index);
+    b->on_device = index < b->c->num_hidden_layers ? index >= b->offload.first_layer : b->offload.ends;
     l->is_moe = config_layer_is_moe(b->c, index);
     if ((rc = bind_vector(b, &l->input_layernorm, "input_layernorm.weight", d)) ||
         (rc = bind_vector(b, &l->post_attention_layernorm, "post_attention_layernorm.weight", d)) ||
@@ -455,7 +456,10 @@ static int bind_all(struct binder *b)
 {
     struct model *m = b->m;
     int rc = VB_NO_MEMORY, layers = b->c->num_hidden_layers;
+    struct offload_options none = {0};
     m->num_mtp = count_mtp(b);
+    b->offload = offload_choose(b->o->offload ? b->o->offload : &none, b->c, m->checkpoint);
+    b->on_device = b->offload.ends;
     if ((m->magnitudes = model_alloc(b, checkpoint_count(m->checkpoint) + 1, 1)) && /* + 1 for a tied output head */
         !(rc = refuse_drafter(b)))
         rc = bind_outside(b);
@@ -468,6 +472,8 @@ static int bind_all(struct binder *b)
         rc = bind_mtp(b, &m->mtp[k], layers + k);
     if (!rc && !(rc = account(b)) && !(rc = model_make_copies(b)))
         share_outside(m);
+    if (!rc && b->o->offload)
+        rc = offload_model(m, &b->offload, b->o->offload->device, b->o->progress, b->o->progress_context, b->err);
     return rc;
 }
 
@@ -544,6 +550,8 @@ void model_close(struct model *m)
         vb_free(&a, block);
     }
     checkpoint_close(m->checkpoint);
+    if (m->owns_device)
+        device_close(m->device);
     vb_free(&a, m->numa);
     vb_free(&a, m);
 }

@@ -55,6 +55,7 @@ struct layer {
     const float *input_layernorm, *post_attention_layernorm; /* [d] */
     struct mla self_attn;
     int is_moe;
+    int attention_on_device, mlp_on_device; /* nonzero: a device computes this part (offload.h) */
     struct mlp mlp; /* used if is_moe is 0 */
     struct moe moe; /* used if is_moe is 1 */
 };
@@ -65,6 +66,13 @@ struct mtp_module {                           /* weights of one MTP module; see 
     struct layer layer;
     const float *shared_head_norm;            /* [d] */
     struct weight_view embed_tokens, head;    /* the module's own matrices if it stores them, else those of the main model */
+};
+
+/* What a device computes (offload.h). */
+struct offload_plan {
+    int first_layer; /* layers [first_layer, num_hidden_layers) */
+    int ends;        /* the head and the MTP modules */
+    int without_experts;
 };
 
 /* What became of the file of copies (option repack_cache): not asked for or not usable; it will be written; mapped; written. */
@@ -92,6 +100,11 @@ struct model {
     struct mapping *cache_file;               /* with CACHE_MAPPED, the file that contains the copies */
     char cache_note[256];                     /* why a file of copies could not be used or written; empty: no reason */
     struct rank_group *ranks;                      /* the processes that compute this model together (ranks.h); NULL: this one alone */
+    struct device *device;                    /* computes parts of the model (offload.h); NULL: no device does */
+    int owns_device;                          /* nonzero: model_close closes it */
+    struct offload_plan offload;              /* what it computes */
+    size_t device_memory, device_weights;     /* bytes of its memory that were free when it was opened, and bytes of weights that were copied to it */
+    char device_note[256];                    /* why there is none, although device "auto" was asked for; or empty */
     uint32_t number;                          /* with `ranks`: the number by which rank 0 names the model */
     size_t stored_bytes;                      /* size of the matrices that are used as stored; with `ranks`, of this rank's share of them */
     size_t widened_bytes;                     /* size of the copies that were converted to f32, in bytes: vectors, W_uk of a
@@ -129,6 +142,7 @@ int model_open(struct model **out, const char *dir, const vb_allocator *a, vb_er
  *
  * Q8_0, Q4_0 and IQ4_NL matrices are also reordered into panels (simd/quantised.h), in a copy, unless from_file is 1. Results have
  * the same bits with and without panels. */
+struct offload_options;
 struct model_options {
     const struct conventions *conventions; /* NULL: the defaults */
     enum precision precision;
@@ -138,6 +152,7 @@ struct model_options {
     int shapes_only;                       /* 1: matrices get the types and shapes that they have in this precision, but no copies
                                               are made. No pass can be computed with such a model */
     struct rank_group *ranks;                   /* see struct model */
+    const struct offload_options *offload; /* NULL: no device */
     int threads;                           /* threads that make the copies; 0: as many as the affinity mask allows */
     void (*progress)(void *context, size_t done, size_t total); /* `done`: the number of bytes that were copied so far; may be NULL */
     void *progress_context;

@@ -54,7 +54,7 @@ static enum weight_type wanted_of(const struct binder *b, const struct weight_vi
     return w->type != WEIGHT_F4 || type == WEIGHT_F4 ? type : w->group_size == 32 ? WEIGHT_MXFP4 : WEIGHT_NVFP4;
 }
 
-static int wants_panels(const struct binder *b, enum weight_type type) { return weight_has_panels(type) && !b->o->from_file; }
+static int wants_panels(const struct binder *b, enum weight_type type) { return weight_has_panels(type) && !b->o->from_file && !b->on_device; }
 
 /* Returns the view of a copy of `from`, without its data. */
 static struct weight_view result_of(const struct binder *b, enum weight_type type, const struct weight_view *from, size_t rows, size_t cols)

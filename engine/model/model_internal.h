@@ -6,6 +6,7 @@
 #define VB_MODEL_INTERNAL_H
 
 #include "engine/model/model.h"
+#include "engine/model/offload.h"
 #include "engine/model/ranks.h"
 
 /* All memory of a model is in one linked list of blocks. So model_close can also close a model that was only partly opened. */
@@ -43,6 +44,8 @@ struct binder {
     vb_error *err;
     char prefix[64]; /* start of the tensor names of the current layer, such as "model.layers.3." */
     size_t newest_bytes; /* size of this rank's share of the matrix that was found last */
+    struct offload_plan offload;
+    int on_device; /* nonzero: a device will compute with the matrices that are found now, so no panels are made of them */
     size_t room; /* number of elements for which m->copies has memory */
 };
 

@@ -13,8 +13,8 @@
 #include "ops/weights.h"
 #include "engine/pass/indexing.h"
 #include "engine/pass/lead.h"
+#include "engine/pass/offload.h"
 #include "engine/pass/tap.h"
-#include "engine/pass/vocab.h"
 
 /* The attention heads that this process computes. */
 static struct op_share own_heads(const struct workspace *w)
@@ -45,7 +45,8 @@ struct attention forward_attention(const struct workspace *w, const struct mla *
                               .rope = c->dims.r, .value = c->dims.v,
                               .latent = c->dims.c, .w_uk = a->w_uk, .w_uv = a->w_uv,
                               .uk_stride = a->uk_stride, .uv_stride = a->uv_stride, .uk_transposed = a->uk_transposed,
-                              .scale = w->scale, .cache = model_cache_layout(c).type};
+                              .scale = w->scale, .cache = model_cache_layout(c).type,
+                              .device_rows = w->offload.rows, .longest = w->offload.longest};
 }
 
 struct router forward_router(const struct config *c, const struct moe *moe)
@@ -78,9 +79,16 @@ static void tap_rope_and_cache_rows(struct workspace *w, size_t S)
     }
 }
 
-void forward_scale_queries(float *q, size_t heads, const struct config *c, const struct row *row)
+float forward_query_scale(const struct workspace *w, const struct row *row)
 {
-    float scale = c->query_beta > 0 ? config_query_scale(c, (int)row->position) : 1.0f;
+    const struct config *c = &w->model->config;
+    return c->query_beta > 0 ? config_query_scale(c, (int)row->position) : 1.0f;
+}
+
+void forward_scale_queries(float *q, size_t heads, const struct workspace *w, const struct row *row)
+{
+    const struct config *c = &w->model->config;
+    float scale = forward_query_scale(w, row);
     for (size_t i = 0; i < heads * (c->dims.n + c->dims.r) && scale != 1.0f; i++)
         q[i] *= scale;
 }
@@ -102,7 +110,7 @@ void forward_cache_rows(struct workspace *w, const struct mla *a, size_t layer, 
         float *q = w->q + (s * H + heads.begin) * (n + r);
         op_rope(q + n, heads.end - heads.begin, n + r, cos_sin, &w->rope);
         op_rope(kv_a + latent, 1, r, cos_sin, &w->rope);
-        forward_scale_queries(q, heads.end - heads.begin, c, &rows[s]);
+        forward_scale_queries(q, heads.end - heads.begin, w, &rows[s]);
         for (size_t i = 0; fp8 && i < latent; i += 128)
             op_round_e4m3(kv_a + i, latent - i < 128 ? latent - i : 128);
         kv_row_write(w->cx.k, &cache->pool->layout, row, kv_a);
@@ -140,6 +148,7 @@ static void self_attention(struct workspace *w, const struct mla *a, size_t laye
 {
     const struct config *c = &w->model->config;
     struct attention attention = forward_attention(w, a);
+    attention.layer = layer;
     size_t head = attention.nope + attention.rope, q_width = c->dims.H * head, kv_a_width = attention.latent + attention.rope;
     size_t rank = c->dims.q;
     struct linear q = {w->q + own_heads(w).begin * head, rank ? &a->q_b_proj : &a->q_proj, q_width};
@@ -283,11 +292,13 @@ static void decoder_layer(struct workspace *w, const struct layer *l, size_t cac
 {
     size_t d = w->model->config.dims.d;
     float eps = (float)w->model->config.rms_norm_eps;
+    offload_place(w, l->attention_on_device && w->offload.attention && cache_layer >= w->offload.from, S);
     tap(w, "input_layernorm.input", w->x, d);
     op_rmsnorm(&w->cx, w->normed, d, w->x, d, l->input_layernorm, S, d, eps);
     tap(w, "input_layernorm.output", w->normed, d);
     self_attention(w, &l->self_attn, cache_layer, rows, w->normed, w->delta, S);
     add_to_residual(w, S * d);
+    offload_place(w, l->mlp_on_device && cache_layer >= w->offload.from, S);
     tap(w, "post_attention_layernorm.input", w->x, d);
     op_rmsnorm(&w->cx, w->normed, d, w->x, d, l->post_attention_layernorm, S, d, eps);
     tap(w, "post_attention_layernorm.output", w->normed, d);
@@ -317,6 +328,8 @@ static void begin_pass(struct workspace *w, const struct row *rows, size_t S, in
 static void keep_features(struct workspace *w, int layer, size_t S)
 {
     size_t d = w->model->config.dims.d;
+    if (w->three && (layer == w->three_before[0] || layer == w->three_before[1] || layer == w->three_before[2]))
+        offload_show_x(w, S);
     for (size_t i = 0; w->three && i < 3; i++)
         for (size_t s = 0; w->three_before[i] == layer && s < S; s++)
             memcpy(w->three + (3 * s + i) * d, w->x + s * d, d * sizeof *w->x);
@@ -340,19 +353,21 @@ int forward_target(struct workspace *w, const struct row *rows, size_t S)
         return -1;
     struct op_pass pass = op_begin_pass(&w->cx, &w->pace, S);
     begin_pass(w, rows, S, -1);
+    offload_begin(w, NULL, rows, S);
     for (size_t s = 0; s < S; s++) /* passes of MTP modules don't reset this: it is still needed for other sequences of
                                       the target's pass */
         w->first_bad_layer[s] = -1;
     op_embed(w->x, d, &m->embed_tokens, w->ids, S);
     tap(w, "model.embed_tokens.output", w->x, d);
     for (size_t l = 0; l < m->config.dims.layers; l++) {
-        if (is_stopped(w))
+        if (is_stopped(w) && (offload_end(w, S), 1))
             return -1; /* op_end_pass is not called, so the duration of this pass is not recorded */
         tap_layer(w, (int32_t)l);
         keep_features(w, (int)l, S);
         decoder_layer(w, &m->layers[l], l, rows, S);
         note_first_bad_layer(w, l, S);
     }
+    offload_end(w, S);
     tap_layer(w, -1);
     tap(w, "model.norm.input", w->x, d);
     op_rmsnorm(&w->cx, w->hidden, d, w->x, d, m->norm, S, d, (float)m->config.rms_norm_eps);
@@ -384,6 +399,7 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
     lead_mtp(w, module, depth, rows, h, S);
     struct op_pass pass = op_begin_pass(&w->cx, &w->module_pace, S);
     begin_pass(w, rows, S, depth);
+    offload_begin(w, module, rows, S);
     tap_layer(w, w->model->config.num_hidden_layers + (int32_t)(module - w->model->mtp));
     forward_module_embedding(w, module, rows, S);
     tap(w, "embed_tokens.output", w->x, d);
@@ -394,10 +410,12 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
     tap_of(w, "hnorm.output", hidden, d, 2 * d);
     tap(w, "eh_proj.input", w->concat, 2 * d);
     op_enter(&w->cx, PART_EH);
+    offload_concat(w, module->layer.attention_on_device, S);
     op_linear_divided(&w->cx, w->x, d, w->concat, 0, &module->eh_proj, S);
     op_enter(&w->cx, PART_SMALL);
     tap(w, "eh_proj.output", w->x, d);
     decoder_layer(w, &module->layer, 0, rows, S);
+    offload_end(w, S);
     tap(w, "shared_head.norm.input", w->x, d);
     op_rmsnorm(&w->cx, g, d, w->x, d, module->shared_head_norm, S, d, eps);
     tap(w, "shared_head.norm.output", g, d);
@@ -410,17 +428,10 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
 
 void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S)
 {
-    lead_head(w, head, NULL, w->cx.bf16, hidden, S);
+    lead_head(w, head, w->cx.bf16, hidden, S);
     op_enter(&w->cx, PART_HEAD);
-    op_linear_divided(&w->cx, logits, w->model->config.dims.V, hidden, 0, head, S);
-    op_enter(&w->cx, PART_OUTSIDE);
-}
-
-void forward_listed(struct workspace *w, const vb_draft_vocab *vocab, int module, float *logits, const float *hidden, size_t S)
-{
-    lead_head(w, &w->model->mtp[module].head, vocab, w->cx.bf16, hidden, S);
-    op_enter(&w->cx, PART_HEAD);
-    op_linear_cut(&w->cx, logits, vocab->cuts, hidden, &vocab->heads[module], S);
+    if (!offload_head(w, head, logits, hidden, S))
+        op_linear_divided(&w->cx, logits, w->model->config.dims.V, hidden, 0, head, S);
     op_enter(&w->cx, PART_OUTSIDE);
 }
 

@@ -48,6 +48,18 @@ struct row {
                              cache->slots */
 };
 
+/* What a pass needs if a device computes parts of it (offload.h). */
+struct offload {
+    struct device *device;   /* NULL: no device */
+    struct device_row *rows; /* [rows] */
+    int32_t *slots;          /* [rows, context]: the slots of all rows of a pass, one list behind the other */
+    size_t longest;          /* at least the length of the longest list: 256 times a power of two */
+    int cpu_layers;          /* the CPU computes the first cpu_layers layers in any case; more than there are: everything */
+    int parts, attention;    /* nonzero: the device computes parts of this pass, and attention too */
+    size_t from;             /* the device computes no layer before this one in this pass */
+    int x_is_there;          /* nonzero: workspace.x is on the device */
+};
+
 /* All memory of a pass. It is allocated once, so that passes allocate nothing. */
 struct workspace {
     const struct model *model;
@@ -86,8 +98,9 @@ struct workspace {
     uint32_t number;               /* with several ranks: the number by which rank 0 names the workspace */
     int draft_stopped;             /* nonzero: `stop` ended a pass of a draft model; session_draft_stopped clears this flag */
     int32_t *first_bad_layer;      /* [rows]: the first layer whose output is not finite, or -1 */
-    void *blocks[32];
-    size_t block_count;
+    struct offload offload;
+    void *blocks[40];
+    size_t block_bytes[40], block_count;
     size_t bytes;                  /* total size of all blocks */
 };
 
@@ -112,6 +125,8 @@ int target_three_layers(int L, int layer[3]);
  * threads, even if fewer threads would be faster. */
 int workspace_gather_crew(struct workspace *w, const struct placement *placement, int exact, vb_error *err);
 void workspace_close(struct workspace *w);
+/* Allocates memory that workspace_close frees. Returns NULL if there is none. */
+void *workspace_take(struct workspace *w, size_t count, size_t size);
 
 /* The parts of a pass that a clock in workspace.cx.clock distinguishes (ops/clock.h). Time after a pass belongs to
  * PART_OUTSIDE. */
@@ -146,8 +161,6 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
 
 /* Computes logits [S, V] = head(hidden). The hidden states are normalised already. */
 void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S);
-/* Computes logits [S, vocab->count]: the same for the tokens of a list alone, with the head of the MTP module of this number. */
-void forward_listed(struct workspace *w, const vb_draft_vocab *vocab, int module, float *logits, const float *hidden, size_t S);
 
 /* Reports logits [count, vocab_size] to the tap callback. These logits belong to rows [first, first + count) of the newest
  * pass. */

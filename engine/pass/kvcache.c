@@ -1,6 +1,7 @@
 /* engine/pass/kvcache.c -- appends tokens to a KV cache and removes them. */
 #include "engine/pass/kvcache.h"
 #include "engine/pass/lead.h"
+#include "engine/pass/offload.h"
 
 #include <assert.h>
 #include <string.h>
@@ -25,6 +26,7 @@ int kvpool_open(struct kvpool *p, size_t layers, size_t capacity, struct kv_layo
 void kvpool_close(struct kvpool *p, const vb_allocator *a)
 {
     lead_no_pool(p);
+    offload_close_pool(p);
     vb_free(a, p->rows);
     vb_free(a, p->index_rows);
     vb_free(a, p->free);
@@ -108,8 +110,12 @@ void kvcache_truncate(struct kvcache *c, size_t n)
 
 void kvcache_begin_as(struct kvcache *c, const struct kvcache *other, size_t n)
 {
-    const struct kvpool *from = other->pool;
+    struct kvpool *from = other->pool;
     assert(c->length == 0 && n <= other->length && n <= c->capacity);
+    if (c->pool != from) {
+        offload_fetch_pool(from);
+        offload_fetch_pool(c->pool);
+    }
     for (size_t i = 0; i < n; i++) {
         int32_t slot = other->slots[i];
         if (c->pool == from) {

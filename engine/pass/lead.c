@@ -1,9 +1,8 @@
 /* engine/pass/lead.c -- the messages of passes, as rank 0 writes them; engine/follow.c reads them. */
 #include "engine/pass/lead.h"
 #include "engine/model/ranks.h"
-#include "engine/pass/vocab.h"
 
-#define ASKED_ROWS 16 /* in a pass of more rows, `stop` is called before each layer, and its result costs an exchange of one byte */
+#define ASKED_ROWS 16 /* during a pass of more rows, `stop` is asked before each layer, which costs an exchange of one byte */
 
 /* Returns the group of ranks that this process leads, or NULL. */
 static struct rank_group *led(const struct model *m) { return m->ranks && !m->ranks->op.rank ? m->ranks : NULL; }
@@ -13,7 +12,7 @@ static struct rank_group *led(const struct model *m) { return m->ranks && !m->ra
 static size_t length_of(const struct row *row) { return (size_t)(row->index + 1 - row->skipped); }
 static const int32_t *slots_of(const struct row *row) { return row->slots ? row->slots : row->cache->slots; }
 
-/* Writes slots as runs of consecutive numbers. */
+/* Writes slots as runs of neighbouring numbers. */
 static void put_slots(struct rank_group *r, const int32_t *slots, size_t count)
 {
     size_t runs = 0;
@@ -27,7 +26,7 @@ static void put_slots(struct rank_group *r, const int32_t *slots, size_t count)
     }
 }
 
-/* The rows from `row` on that share one list of slots: writes their number, and the slots of the longest. Returns their number. */
+/* Writes the slots of the longest of the rows from `row` on that share one list. Returns the number of these rows. */
 static size_t put_timeline(struct rank_group *r, const struct row *row, size_t S)
 {
     size_t n = 1, longest = length_of(row);
@@ -38,7 +37,7 @@ static size_t put_timeline(struct rank_group *r, const struct row *row, size_t S
     return n;
 }
 
-/* Writes `count` numbers, or the count 0 if `numbers` is NULL. */
+/* Writes `count` numbers, or that there are none. */
 static void put_numbers(struct rank_group *r, const int32_t *numbers, size_t count)
 {
     ranks_put_number(r, numbers ? count : 0);
@@ -116,7 +115,7 @@ void lead_mtp(const struct workspace *w, const struct mtp_module *module, int de
     ranks_send(r);
 }
 
-void lead_head(const struct workspace *w, const struct weight_view *head, const vb_draft_vocab *vocab, int bf16, const float *hidden, size_t S)
+void lead_head(const struct workspace *w, const struct weight_view *head, int bf16, const float *hidden, size_t S)
 {
     const struct model *m = w->model;
     size_t d = m->config.dims.d, number = 0;
@@ -127,7 +126,6 @@ void lead_head(const struct workspace *w, const struct weight_view *head, const 
         number++;
     int is_here = hidden >= w->hidden && hidden < w->hidden + w->max_rows * d; /* then the other ranks have these rows, too */
     ranks_put_number(r, number);
-    ranks_put_number(r, vocab ? vocab->number : 0);
     ranks_put_number(r, (uint64_t)bf16);
     ranks_put_number(r, S);
     ranks_put_number(r, is_here ? (uint64_t)(hidden - w->hidden) : UINT64_MAX);
@@ -184,26 +182,6 @@ void lead_no_pool(struct kvpool *pool)
 {
     if (pool->ranks)
         put_end(pool->ranks, RANKS_NO_POOL, pool->number);
-}
-
-int lead_vocab(vb_draft_vocab *v, vb_error *err)
-{
-    struct rank_group *r = led(v->model);
-    if (!r)
-        return VB_OK;
-    ranks_put_number(r, RANKS_VOCAB);
-    ranks_put_number(r, v->number = ++r->numbered);
-    ranks_put_number(r, v->model->number);
-    ranks_put_number(r, v->count);
-    ranks_put(r, v->tokens, v->count * sizeof *v->tokens);
-    ranks_send(r);
-    return ranks_agree(r, VB_OK, err);
-}
-
-void lead_no_vocab(vb_draft_vocab *v)
-{
-    if (v->number)
-        put_end(v->model->ranks, RANKS_NO_VOCAB, v->number);
 }
 
 void lead_rows(const struct kvcache *c, size_t first, size_t count)

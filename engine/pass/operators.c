@@ -131,7 +131,7 @@ static void attend(struct alone *o)
     struct attention a = forward_attention(o->w, &o->l->self_attn);
     memcpy(o->w->q, o->k->in[0], S * H * (n + r) * sizeof *o->w->q);
     for (size_t s = 0; s < S; s++)
-        forward_scale_queries(o->w->q + s * H * (n + r), H, &o->m->config, &o->rows[s]);
+        forward_scale_queries(o->w->q + s * H * (n + r), H, o->w, &o->rows[s]);
     for (size_t i = 0; i < S * H; i++)
         memcpy(o->w->q + i * (n + r) + n, o->k->in[1] + i * r, r * sizeof *o->w->q);
     for (size_t s = 0; s < S; s++) {

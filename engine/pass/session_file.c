@@ -1,5 +1,6 @@
 /* engine/pass/session_file.c -- writes and reads the header, the sections and the checksums of a session file. */
 #include "engine/pass/session_file.h"
+#include "engine/pass/offload.h"
 #include "engine/base/numbers.h"
 
 #include <assert.h>
@@ -189,6 +190,7 @@ static int read_row(struct session_reader *r, float *packed, size_t width)
 void session_write_rows(struct session_writer *w, const struct kvcache *cache, size_t layer, size_t rows, size_t width)
 {
     assert(width <= cache->pool->row);
+    offload_fetch_pool(cache->pool);
     for (size_t i = 0; i < rows; i++) {
         const void *row = kvcache_row(cache, layer, cache->slots[i]);
         if (cache->pool->layout.type == KV_F32)
@@ -213,6 +215,7 @@ static int read_words(struct session_reader *r, const struct kvcache *cache, cha
 int session_read_rows(struct session_reader *r, const struct kvcache *cache, size_t layer, size_t rows, size_t width)
 {
     assert(width <= cache->pool->row);
+    offload_fetch_pool(cache->pool);
     for (size_t i = 0; i < rows; i++) {
         void *row = kvcache_row(cache, layer, cache->slots[i]);
         if (cache->pool->layout.type == KV_F32 ? read_row(r, row, width) : read_words(r, cache, row, width))

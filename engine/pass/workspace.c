@@ -1,5 +1,6 @@
 /* engine/pass/workspace.c -- the memory of a pass, sized once for the largest pass. */
 #include "engine/pass/lead.h"
+#include "engine/pass/offload.h"
 #include "engine/model/ranks.h"
 #include "engine/base/numbers.h"
 
@@ -40,11 +41,11 @@ static size_t scratch_bytes(const struct workspace *w, size_t S)
     return bytes;
 }
 
-/* Allocates a block of the workspace. Returns NULL if there is no memory. */
-static void *take(struct workspace *w, size_t count, size_t size)
+void *workspace_take(struct workspace *w, size_t count, size_t size)
 {
     assert(w->block_count < sizeof w->blocks / sizeof *w->blocks);
     void *p = vb_alloc(w->model->allocator, count ? count : 1, size);
+    w->block_bytes[w->block_count] = count * size;
     w->blocks[w->block_count++] = p;
     w->bytes += count * size;
     return p;
@@ -78,38 +79,41 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
     w->kept_most = min_size(c->dims.index_topk, w->context);
     w->cx.scratch_size = scratch_bytes(w, S) + 4096;
 
-    w->x = take(w, S * d, sizeof(float));
-    w->normed = take(w, S * d, sizeof(float));
-    w->delta = take(w, S * d, sizeof(float));
-    w->q_a = take(w, S * c->dims.q, sizeof(float));
-    w->q = take(w, S * H * (n + r), sizeof(float));
-    w->kv_a = take(w, S * (c->dims.c + r), sizeof(float));
-    w->heads = take(w, S * H * c->dims.v, sizeof(float));
-    w->cos_sin = take(w, S * r, sizeof(float));
-    w->concat = take(w, S * 2 * d, sizeof(float));
-    w->index_k = take(w, S * c->dims.index_dim, sizeof(float));
-    w->index_q = take(w, S * c->dims.index_heads * c->dims.index_dim, sizeof(float));
-    w->index_w = take(w, S * c->dims.index_heads, sizeof(float));
-    w->kept = take(w, S * w->kept_most, sizeof(int32_t));
-    w->scores = take(w, S * experts, sizeof(float));
-    w->weights = take(w, S * chosen, sizeof(float));
-    w->experts = take(w, S * chosen, sizeof(int32_t));
-    w->forced = take(w, experts || w->kept_most ? S : 0, sizeof *w->forced);
-    w->ids = take(w, S, sizeof(int32_t));
-    w->seen = take(w, S, sizeof(struct timeline));
-    w->index_seen = take(w, w->kept_most ? S : 0, sizeof(struct timeline));
-    w->hidden = take(w, S * d, sizeof(float));
-    w->features = convention[MAIN_HIDDEN] ? take(w, S * d, sizeof(float)) : w->hidden;
-    w->logits = take(w, max_logit_rows * c->dims.V, sizeof(float));
-    w->first_bad_layer = take(w, S, sizeof(int32_t));
-    w->cx.scratch = take(w, w->cx.scratch_size, 1);
-    w->cx.kernel_scratch = take(w, (size_t)threads, KERNEL_SCRATCH);
+    w->x = workspace_take(w, S * d, sizeof(float));
+    w->normed = workspace_take(w, S * d, sizeof(float));
+    w->delta = workspace_take(w, S * d, sizeof(float));
+    w->q_a = workspace_take(w, S * c->dims.q, sizeof(float));
+    w->q = workspace_take(w, S * H * (n + r), sizeof(float));
+    w->kv_a = workspace_take(w, S * (c->dims.c + r), sizeof(float));
+    w->heads = workspace_take(w, S * H * c->dims.v, sizeof(float));
+    w->cos_sin = workspace_take(w, S * r, sizeof(float));
+    w->concat = workspace_take(w, S * 2 * d, sizeof(float));
+    w->index_k = workspace_take(w, S * c->dims.index_dim, sizeof(float));
+    w->index_q = workspace_take(w, S * c->dims.index_heads * c->dims.index_dim, sizeof(float));
+    w->index_w = workspace_take(w, S * c->dims.index_heads, sizeof(float));
+    w->kept = workspace_take(w, S * w->kept_most, sizeof(int32_t));
+    w->scores = workspace_take(w, S * experts, sizeof(float));
+    w->weights = workspace_take(w, S * chosen, sizeof(float));
+    w->experts = workspace_take(w, S * chosen, sizeof(int32_t));
+    w->forced = workspace_take(w, experts || w->kept_most ? S : 0, sizeof *w->forced);
+    w->ids = workspace_take(w, S, sizeof(int32_t));
+    w->seen = workspace_take(w, S, sizeof(struct timeline));
+    w->index_seen = workspace_take(w, w->kept_most ? S : 0, sizeof(struct timeline));
+    w->hidden = workspace_take(w, S * d, sizeof(float));
+    w->features = convention[MAIN_HIDDEN] ? workspace_take(w, S * d, sizeof(float)) : w->hidden;
+    w->logits = workspace_take(w, max_logit_rows * c->dims.V, sizeof(float));
+    w->first_bad_layer = workspace_take(w, S, sizeof(int32_t));
+    w->cx.scratch = workspace_take(w, w->cx.scratch_size, 1);
+    w->cx.kernel_scratch = workspace_take(w, (size_t)threads, KERNEL_SCRATCH);
     for (size_t i = 0; i < w->block_count; i++)
         if (!w->blocks[i]) {
             workspace_close(w);
             return vb_fail(err, VB_NO_MEMORY, "no memory for passes of %zu rows over %zu tokens", S, context);
         }
-    return VB_OK;
+    int code = offload_open(w, err);
+    if (code)
+        workspace_close(w);
+    return code;
 }
 
 int target_three_layers(int L, int layer[3])
@@ -126,7 +130,7 @@ int workspace_keep_rows(struct workspace *w, enum target_rows which, vb_error *e
 {
     if (which != ROWS_THREE || w->three || !target_three_layers(w->model->config.num_hidden_layers, w->three_before))
         return VB_OK;
-    w->three = take(w, w->max_rows * 3 * w->model->config.dims.d, sizeof(float));
+    w->three = workspace_take(w, w->max_rows * 3 * w->model->config.dims.d, sizeof(float));
     return w->three ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for features of %zu rows", w->max_rows);
 }
 
@@ -142,7 +146,7 @@ int workspace_gather_crew(struct workspace *w, const struct placement *placement
     w->cx.placement = placement;
     if (w->cx.threads < 2)
         return VB_OK;
-    void *memory = take(w, 1, crew_bytes(w->cx.threads));
+    void *memory = workspace_take(w, 1, crew_bytes(w->cx.threads));
     if (!memory)
         return vb_fail(err, VB_NO_MEMORY, "no memory for %d threads", w->cx.threads);
     w->cx.crew = crew_open(memory, w->cx.threads, placement, exact);
@@ -154,6 +158,8 @@ void workspace_close(struct workspace *w)
     lead_no_workspace(w);
     crew_close(w->cx.crew);
     w->cx.crew = NULL;
+    if (w->model)
+        offload_close(w);
     for (size_t i = 0; i < w->block_count; i++)
         vb_free(w->model->allocator, w->blocks[i]);
     w->block_count = 0;

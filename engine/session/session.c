@@ -146,6 +146,7 @@ int session_open_workspace(struct workspace *w, const vb_model *model, const vb_
         code = workspace_gather_crew(w, numa_placement(model), o->exact_threads, err);
     if (!code)
         code = lead_workspace(w, o->exact_threads, err);
+    w->offload.cpu_layers = o->cpu_layers;
     w->stop = o->stop;
     w->stop_context = o->stop_context;
     return code;

@@ -119,16 +119,16 @@ void *device_at(struct device *d, const void *host)
 
 int device_has(struct device *d, const void *host) { return find(d, host) != NULL; }
 
-void device_write(struct device *d, const void *host, size_t bytes)
+void device_put(struct device *d, const void *host, const void *from, size_t bytes)
 {
     if (!*d->failure && bytes)
-        d->type->write(d, device_at(d, host), host, bytes);
+        d->type->write(d, device_at(d, host), from, bytes);
 }
 
-void device_read(struct device *d, void *host, size_t bytes)
+void device_get(struct device *d, void *to, const void *host, size_t bytes)
 {
     if (!*d->failure && bytes)
-        d->type->read(d, host, device_at(d, host), bytes);
+        d->type->read(d, to, device_at(d, host), bytes);
 }
 
 void device_copy(struct device *d, void *to, const void *from, size_t bytes)

@@ -68,9 +68,12 @@ void *device_at(struct device *d, const void *host);
 /* Returns whether the address lies in a range that has a twin. */
 int device_has(struct device *d, const void *host);
 
-/* Copies numbers to the twin, or back. A failure is remembered. */
-void device_write(struct device *d, const void *host, size_t bytes);
-void device_read(struct device *d, void *host, size_t bytes);
+/* device_write copies a range to its twin, and device_read copies the twin to the range. device_put and device_get do the same with other memory of
+ * the CPU in place of the range. A failure is remembered. */
+void device_put(struct device *d, const void *host, const void *from, size_t bytes);
+void device_get(struct device *d, void *to, const void *host, size_t bytes);
+static inline void device_write(struct device *d, const void *host, size_t bytes) { device_put(d, host, host, bytes); }
+static inline void device_read(struct device *d, void *host, size_t bytes) { device_get(d, host, host, bytes); }
 /* Copies between twins: `to` and `from` are host addresses. */
 void device_copy(struct device *d, void *to, const void *from, size_t bytes);
 

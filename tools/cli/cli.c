@@ -121,11 +121,42 @@ int cli_without_onednn(const struct cli *c)
     return cli_fail(c, EXIT_USAGE, "verbatim %s has --prefill contract and expanded, but not onednn", c->command->name);
 }
 
+/* Reads the options about a GPU. */
+static int offload(struct cli *c, vb_offload *o)
+{
+    const char *layers = c->gpu_layers ? c->gpu_layers : "auto";
+    int is_all = !strcmp(layers, "all");
+    char *end;
+    long long n = strtoll(layers, &end, 10);
+    *o = (vb_offload){.device = c->device, .without_experts = c->gpu_experts && !strcmp(c->gpu_experts, "off")};
+    if (!c->device && (c->gpu_layers || c->gpu_experts))
+        return cli_fail(c, EXIT_USAGE, "--gpu-%s is for --device cuda", c->gpu_layers ? "layers" : "experts");
+    if (c->gpu_experts && !o->without_experts && strcmp(c->gpu_experts, "on"))
+        return cli_fail(c, EXIT_USAGE, "--gpu-experts is %s, wanted on or off", c->gpu_experts);
+    if (!is_all && strcmp(layers, "auto") && (!*layers || *end || n < 0 || n > INT32_MAX))
+        return cli_fail(c, EXIT_USAGE, "--gpu-layers is %s, wanted a number, all or auto", layers);
+    o->layers = is_all ? INT32_MAX : !strcmp(layers, "auto") ? VB_OFFLOAD_AUTO : (int32_t)n;
+    return EXIT_DONE;
+}
+
+static void tell_device(const struct cli *c)
+{
+    vb_device_facts f;
+    vb_device_look(c->model, &f);
+    if (*f.why_not)
+        fprintf(stderr, "verbatim: --device auto: the CPU computes everything: %s\n", f.why_not);
+    if (c->stats && *f.name)
+        fprintf(stderr, "%s: %d layers%s, %.1f MB of weights\n", f.name, (int)f.layers, f.heads ? ", MTP modules and the output head" : "", 1e-6 * (double)f.weight_bytes);
+}
+
 int cli_open(struct cli *c)
 {
     vb_error err = {0};
+    vb_offload gpu;
+    if (offload(c, &gpu))
+        return EXIT_USAGE;
     vb_model_options options = {.precision = c->precision, .cache_type = c->cache_type, .conventions = c->conventions, .numa = c->numa, .repack = c->repack,
-                                .repack_cache = c->repack_cache, .threads = c->session.threads, .progress = show_copies, .progress_context = "copying weights", .ranks = c->group};
+                                .repack_cache = c->repack_cache, .threads = c->session.threads, .progress = show_copies, .progress_context = "copying weights", .ranks = c->group, .offload = &gpu};
     int size = snprintf(c->conventions, sizeof c->conventions, "%s%s%s%s", c->as ? "as=" : "", c->as ? c->as : "",
                         c->as && c->convention ? "," : "", c->convention ? c->convention : "");
     if (size >= (int)sizeof c->conventions)
@@ -136,6 +167,7 @@ int cli_open(struct cli *c)
     if (vb_model_open(&c->model, c->model_dir, &options, &err))
         return cli_error(c, &err);
     tell_placement(c);
+    tell_device(c);
     cli_tell_ranks(c, 0);
     tell_missing(c);
     if (*cli_facts(c).repack_cache_note)
@@ -145,7 +177,8 @@ int cli_open(struct cli *c)
         fprintf(stderr, "verbatim: --mlock, warning: %s; going on without\n", err.message);
     if (vb_tokenizer_open(&c->tokenizer, c->model_dir, NULL, &c->tokenizer_error))
         c->tokenizer = NULL;
-    options.ranks = NULL; /* a draft model is small: rank 0 computes it alone */
+    options.ranks = NULL; /* a draft model is small: rank 0 computes it alone, and without a GPU */
+    options.offload = NULL;
     int code = cli_drafting_open(c, &options);
     c->open_seconds = cli_seconds() - start;
     if (code == EXIT_DONE)

@@ -104,6 +104,7 @@ struct cli {
     const struct command *const *commands; /* all commands; NULL ends the list */
     const char *model_option;              /* the value of --model */
     const char *model_dir, *text, *file, *prompt, *prompt_file, *tokens, *decode, *out, *precision, *cache_type, *repack, *repack_cache, *names;
+    const char *device, *gpu_layers, *gpu_experts;
     const char *routes_in, *routes_out, *kept_in, *kept_out;
     const char *load, *save; /* the values of --session and --save-session */
     const char *numa, *as, *convention, *html, *against, *svg, *only;

@@ -25,6 +25,16 @@ const struct option options_to_run[] = {
     {"--repack-cache", NULL, "DIR", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(repack_cache), 0, 0,
      "Keep the copies of weights that --repack and --precision make in a file in this directory. The first run writes the file, and later "
      "runs map it, so that the model opens faster. A file that cannot be used is reported. This option does not change the output."},
+    {"--device", NULL, "NAME", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(device), 0, 0,
+     "Choose what computes the layers: cpu, cuda, cuda:N or auto (default cpu). With cuda, NVIDIA GPU number N (0) computes layers, with the same bits as the "
+     "CPU. With auto, the CPU computes everything if there is no GPU. A program that was built with `make CUDA=yes` can use GPUs. This has not yet run on "
+     "a GPU: it was tested with an emulator."},
+    {"--gpu-layers", "-ngl --n-gpu-layers", "N|all|auto", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(gpu_layers), 0, 0,
+     "With --device: let the GPU compute the last N layers. If N is more than the model has layers, or with all, it also computes the output head and the MTP "
+     "modules. With auto, it computes these, and as many layers as fit into its memory (default auto). This option does not change the output."},
+    {"--gpu-experts", NULL, "on|off", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(gpu_experts), 0, 0,
+     "With --device: let the GPU compute the layers' experts (default on). With off, the GPU computes the attention and the dense layers, and the CPU computes "
+     "the experts. This option does not change the output."},
     {"--context", "-c --ctx-size", "N", MODEL_OPTIONS, TAKES_COMPUTE | TAKES_PLAN, LONG_VALUE, AT(context), 1, 1 << 30,
      "Set the maximum number of tokens, prompt and output together (default: the length of the prompt plus -n)."},
     {"--prefill", NULL, "KIND", MODEL_OPTIONS, TAKES_PREFILL, TEXT_VALUE, SESSION(prefill), 0, 0,

@@ -52,6 +52,26 @@ class vb_allocator(C.Structure):
     _fields_ = [("alloc", C.c_void_p), ("free", C.c_void_p), ("context", C.c_void_p)]
 
 
+class vb_offload(C.Structure):
+    _fields_ = [
+        ("device", C.c_char_p),
+        ("layers", C.c_int32),
+        ("without_experts", C.c_int32),
+    ]
+
+
+class vb_device_facts(C.Structure):
+    _fields_ = [
+        ("name", C.c_char * 128),
+        ("why_not", C.c_char * 256),
+        ("memory", C.c_size_t),
+        ("taken", C.c_size_t),
+        ("weight_bytes", C.c_size_t),
+        ("layers", C.c_int32),
+        ("heads", C.c_int32),
+    ]
+
+
 class vb_model_options(C.Structure):
     _fields_ = [
         ("allocator", vb_allocator),
@@ -65,6 +85,7 @@ class vb_model_options(C.Structure):
         ("progress", C.c_void_p),
         ("progress_context", C.c_void_p),
         ("ranks", C.c_void_p),
+        ("offload", C.POINTER(vb_offload)),
     ]
 
 
@@ -323,6 +344,7 @@ class vb_session_options(C.Structure):
         ("routes", vb_routes),
         ("record_routes", C.c_int),
         ("record_kept", C.c_int),
+        ("cpu_layers", C.c_int32),
         ("sequence", C.c_int32),
         ("poison_cut_rows", C.c_int),
     ]
@@ -492,7 +514,7 @@ class vb_session_info(C.Structure):
 STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_placement, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_tree_shape, vb_drafting,
            vb_draft_method, vb_session_options, vb_thread_use, vb_event, vb_result, vb_generate_options,
            vb_batch_options, vb_request_end, vb_request, vb_batch_state, vb_file_options, vb_session_info,
-           vb_model_facts, vb_convention, vb_system, vb_quantise_options, vb_quantised_tensor, vb_ranks_options, vb_rank_facts, vb_routes,
+           vb_model_facts, vb_convention, vb_system, vb_quantise_options, vb_quantised_tensor, vb_ranks_options, vb_rank_facts, vb_offload, vb_device_facts, vb_routes,
            vb_tensor, vb_utf8]
 
 # name: what it returns, what it takes. Models, sessions and tokenizers are addresses.
@@ -565,6 +587,7 @@ FUNCTIONS = {
     "vb_ranks_open": (C.c_int, [C.POINTER(_object), C.POINTER(vb_ranks_options), _err]),
     "vb_ranks_follow": (C.c_int, [_object, _err]),
     "vb_ranks_close": (None, [_object]),
+    "vb_device_look": (None, [_object, C.POINTER(vb_device_facts)]),
     "vb_ranks_facts": (None, [_object, C.POINTER(vb_rank_facts)]),
     "vb_evaluate": (C.c_int, [_object, C.c_int, row_callback, C.c_void_p, _err]),
     "vb_prefill": (C.c_int, [_object, _err]),

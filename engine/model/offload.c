@@ -1,0 +1,258 @@
+/* engine/model/offload.c -- chooses what a device computes, and copies weights to it. */
+#include "engine/model/offload.h"
+#include "engine/model/model_internal.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "ops/cuda/driver.h"
+#include "ops/weights.h"
+
+/* ---- the device ---- */
+
+int offload_open_device(struct device **out, const vb_offload *o, char *why_not, vb_error *err)
+{
+    int number = 0, is_auto = o && o->device && !strcmp(o->device, "auto");
+    *out = NULL;
+    if (!o || !o->device || !strcmp(o->device, "cpu"))
+        return VB_OK;
+    if (!is_auto && !driver_parse(&number, o->device))
+        return vb_fail(err, VB_BAD_ARGUMENT, "unknown device %s; known are cpu, cuda, cuda:N and auto", o->device);
+    if (o->layers < VB_OFFLOAD_AUTO)
+        return vb_fail(err, VB_BAD_ARGUMENT, "layers on the device is %d, wanted 0 or more, or -1 for as many as fit", o->layers);
+    *out = driver_open(number, why_not, 256);
+    return *out || is_auto ? VB_OK : vb_fail(err, VB_UNSUPPORTED, "device %s: %s", o->device, why_not);
+}
+
+/* ---- what it computes ---- */
+
+/* Returns about how many bytes a tensor takes in the form in which the model uses it. */
+static size_t bytes_in_use(const struct config *c, const struct tensor *t)
+{
+    size_t numbers = 1;
+    for (int i = 0; i < t->ndim; i++)
+        numbers *= (size_t)t->shape[i];
+    if (c->precision == PRECISION_F32 || t->ndim < 2 || c->gguf)
+        return t->bytes;
+    return c->precision == PRECISION_BF16 ? 2 * numbers : c->precision == PRECISION_Q8 ? numbers / 32 * 34 : numbers / 32 * 18;
+}
+
+static int is_routed_expert(const struct tensor *t) { return strstr(t->name, ".mlp.experts.") != NULL; }
+
+/* Returns the bytes of the tensors of a layer, or those of everything else if `layer` is num_hidden_layers. */
+static size_t bytes_of_layer(const struct offload_options *o, const struct config *c, const struct checkpoint *checkpoint, int layer)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < checkpoint_count(checkpoint); i++) {
+        const struct tensor *t = checkpoint_at(checkpoint, i);
+        int its = model_layer_of(t->name);
+        if ((its < 0 || its > c->num_hidden_layers ? c->num_hidden_layers : its) == layer && (!o->without_experts || !is_routed_expert(t)))
+            bytes += bytes_in_use(c, t);
+    }
+    return bytes;
+}
+
+/* Returns how many layers fit, if everything else is counted as a layer, which comes first. */
+static int fit(const struct offload_options *o, const struct config *c, const struct checkpoint *checkpoint)
+{
+    size_t room = o->device->memory - o->device->taken, bytes;
+    size_t left = room - room / 8; /* the rest is for caches and for the numbers of a pass */
+    int fitting = 0;
+    for (; fitting <= c->num_hidden_layers; fitting++, left -= bytes) {
+        bytes = bytes_of_layer(o, c, checkpoint, c->num_hidden_layers - fitting);
+        if (bytes > left)
+            break;
+    }
+    return fitting;
+}
+
+struct offload_plan offload_choose(const struct offload_options *o, const struct config *c, const struct checkpoint *checkpoint)
+{
+    int layers = c->num_hidden_layers, most = layers + 1, count = 0, ends = 0;
+    if (o->device && o->layers == OFFLOAD_AUTO) {
+        count = fit(o, c, checkpoint); /* the head and the MTP modules are counted as one layer */
+        ends = count > 0;
+        count -= ends;
+    } else if (o->device) {
+        count = o->layers < most ? o->layers : layers;
+        ends = o->layers >= most;
+    }
+    return (struct offload_plan){layers - count, ends, o->without_experts};
+}
+
+/* ---- its weights ---- */
+
+/* Counts the bytes of weights or, if `device` is set, copies them. */
+struct upload {
+    struct device *device;
+    size_t done, total;
+    void (*progress)(void *context, size_t done, size_t total);
+    void *context;
+    int failed;
+};
+
+static void put(struct upload *u, const void *host, size_t bytes)
+{
+    if (!host || !bytes || u->failed)
+        return;
+    if (!u->device) {
+        u->total += bytes;
+        return;
+    }
+    if (device_has(u->device, host)) /* matrices may share their numbers or scales */
+        return;
+    u->failed = device_add_copy(u->device, host, bytes);
+    u->done += bytes;
+    if (u->progress)
+        u->progress(u->context, u->done, u->total > u->done ? u->total : u->done);
+}
+
+static void put_vector(struct upload *u, const float *v, size_t n) { put(u, v, n * sizeof *v); }
+
+static size_t divided(size_t a, size_t b) { return (a + b - 1) / b; }
+
+/* Makes the scales of a view begin at those of its first row, so that the copy has no others. */
+static void begin_scales_at_row(struct weight_view *w)
+{
+    if (!w->scale || !w->block_rows)
+        return;
+    w->scale += w->scale_row / w->block_rows * w->scale_stride;
+    w->scale_row %= w->block_rows;
+}
+
+static size_t row_bytes(const struct weight_view *w)
+{
+    struct weight_view row = *w;
+    row.rows = 1;
+    row.cols = w->stride;
+    return weight_bytes(&row);
+}
+
+static void put_matrix(struct upload *u, struct weight_view *w)
+{
+    struct weight_view last = *w;
+    last.rows = 1;
+    if (!w->rows)
+        return;
+    assert(!w->panels);
+    begin_scales_at_row(w);
+    put(u, w->data, (w->rows - 1) * row_bytes(w) + weight_bytes(&last));
+    if (w->scale)
+        put(u, w->scale, ((divided(w->scale_row + w->rows, w->block_rows) - 1) * w->scale_stride + divided(w->scale_col + w->cols, w->block_cols)) * sizeof *w->scale);
+    if (w->group_scale)
+        put(u, w->group_scale, w->type == WEIGHT_I4 ? w->rows * (w->stride / 32) * 2 : w->rows * (w->stride / w->group_size));
+}
+
+static void put_attention(struct upload *u, struct mla *a, const struct config *c)
+{
+    put_matrix(u, &a->q_proj);
+    put_matrix(u, &a->q_a_proj);
+    put_matrix(u, &a->q_b_proj);
+    put_vector(u, a->q_a_layernorm, c->dims.q);
+    put_matrix(u, &a->kv_a_proj_with_mqa);
+    put_vector(u, a->kv_a_layernorm, c->dims.c);
+    put_matrix(u, &a->w_uk); /* may contain w_uv */
+    put_matrix(u, &a->w_uv);
+    put_matrix(u, &a->o_proj);
+}
+
+static void put_mlp(struct upload *u, struct mlp *m)
+{
+    put_matrix(u, &m->gate_proj);
+    put_matrix(u, &m->up_proj);
+    put_matrix(u, &m->down_proj);
+}
+
+static void translate(struct device *d, struct weight_view *w)
+{
+    w->data = device_at(d, w->data);
+    w->scale = device_at(d, w->scale);
+    w->group_scale = device_at(d, w->group_scale);
+    w->ahead = NULL;
+    w->magnitudes = NULL;
+}
+
+/* The device gets the array of experts too, with its own addresses: the router's choice is known there alone. */
+static void put_table(struct upload *u, const struct moe *m, size_t experts, const vb_allocator *a)
+{
+    size_t bytes = experts * sizeof *m->experts;
+    if (!u->device || u->failed) {
+        u->total += bytes;
+        return;
+    }
+    struct mlp *table = vb_alloc(a, experts, sizeof *table);
+    u->failed = !table || device_add(u->device, m->experts, bytes);
+    for (size_t e = 0; e < experts && !u->failed; e++) {
+        table[e] = m->experts[e];
+        translate(u->device, &table[e].gate_proj);
+        translate(u->device, &table[e].up_proj);
+        translate(u->device, &table[e].down_proj);
+    }
+    if (!u->failed)
+        device_put(u->device, m->experts, table, bytes);
+    u->done += bytes;
+    vb_free(a, table);
+}
+
+static void put_moe(struct upload *u, struct moe *m, const struct model *of)
+{
+    size_t E = of->config.dims.E;
+    put_matrix(u, &m->gate);
+    put_vector(u, m->e_score_correction_bias, E);
+    for (size_t e = 0; e < E; e++)
+        put_mlp(u, &m->experts[e]);
+    put_mlp(u, &m->shared_experts);
+    put_table(u, m, E, of->allocator);
+}
+
+static void put_layer(struct upload *u, struct layer *l, const struct offload_plan *plan, const struct model *m)
+{
+    const struct config *c = &m->config;
+    l->attention_on_device = !c->index_topk;
+    l->mlp_on_device = !l->is_moe || !plan->without_experts;
+    if (l->attention_on_device) {
+        put_vector(u, l->input_layernorm, c->dims.d);
+        put_attention(u, &l->self_attn, c);
+    }
+    if (!l->mlp_on_device)
+        return;
+    put_vector(u, l->post_attention_layernorm, c->dims.d);
+    if (l->is_moe)
+        put_moe(u, &l->moe, m);
+    else
+        put_mlp(u, &l->mlp);
+}
+
+static void put_all(struct upload *u, struct model *m, const struct offload_plan *plan)
+{
+    const struct config *c = &m->config;
+    for (int l = plan->first_layer; l < c->num_hidden_layers; l++)
+        put_layer(u, &m->layers[l], plan, m);
+    for (int k = 0; plan->ends && k < m->num_mtp; k++) {
+        put_layer(u, &m->mtp[k].layer, plan, m);
+        put_matrix(u, &m->mtp[k].eh_proj);
+        put_matrix(u, &m->mtp[k].head);
+    }
+    if (plan->ends)
+        put_matrix(u, &m->lm_head);
+}
+
+int offload_model(struct model *m, const struct offload_plan *plan, struct device *device, void (*progress)(void *context, size_t done, size_t total),
+                  void *context, vb_error *err)
+{
+    struct upload counted = {0};
+    if (!device)
+        return VB_OK;
+    put_all(&counted, m, plan);
+    struct upload u = {.device = device, .total = counted.total, .progress = progress, .context = context};
+    size_t before = device->memory - device->taken;
+    m->device = device;
+    put_all(&u, m, plan);
+    m->offload = *plan;
+    m->device_weights = u.done;
+    if (device_wait(device))
+        return vb_fail(err, VB_NO_MEMORY, "%s: %s", device->name, device_failure(device));
+    return u.failed ? vb_fail(err, VB_NO_MEMORY, "%s has no memory for %d layers%s: their weights take %.1f MB, and %.1f MB were free; offload fewer layers", device->name,
+                              m->config.num_hidden_layers - plan->first_layer, plan->ends ? " and the output head" : "", 1e-6 * (double)counted.total,
+                              1e-6 * (double)before) : VB_OK;
+}

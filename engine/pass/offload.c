@@ -1,0 +1,195 @@
+/* engine/pass/offload.c -- moves the numbers of a pass between the CPU and a device. */
+#include "engine/pass/offload.h"
+
+#include <string.h>
+
+#include "engine/base/numbers.h"
+#include "ops/attention.h"
+#include "ops/linear.h"
+#include "engine/pass/forward_internal.h"
+
+/* ---- workspaces ---- */
+
+int offload_open(struct workspace *w, vb_error *err)
+{
+    struct device *d = w->model->device;
+    size_t slots = w->max_rows * w->context;
+    if (!d)
+        return VB_OK;
+    w->offload.rows = workspace_take(w, w->max_rows, sizeof *w->offload.rows);
+    w->offload.slots = workspace_take(w, slots, sizeof *w->offload.slots);
+    if (!w->offload.rows || !w->offload.slots)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for passes of %zu rows over %zu tokens", w->max_rows, w->context);
+    for (size_t i = 0; i < w->block_count; i++)
+        if (device_add(d, w->blocks[i], w->block_bytes[i])) {
+            offload_close(w);
+            return vb_fail(err, VB_NO_MEMORY, "%s has no memory for passes of %zu rows over %zu tokens: %.1f of %.1f MB are free; offload fewer layers, or take a "
+                           "shorter context", d->name, w->max_rows, w->context, 1e-6 * (double)(d->memory - d->taken), 1e-6 * (double)d->memory);
+        }
+    w->offload.device = d;
+    return VB_OK;
+}
+
+void offload_close(struct workspace *w)
+{
+    for (size_t i = 0; w->model->device && i < w->block_count; i++)
+        device_remove(w->model->device, w->blocks[i]);
+    w->offload.device = NULL;
+}
+
+/* ---- cache rows ---- */
+
+static size_t layer_bytes(const struct kvpool *p) { return p->capacity * p->row * 4; }
+
+/* Gives the rows of the layers from `first` on a twin. If the device has no memory for them, attention of these layers stays on the CPU. */
+static int has_room(struct kvpool *p, struct device *d, size_t first)
+{
+    if (p->device)
+        return p->device == d;
+    if (p->too_large)
+        return 0;
+    p->too_large = device_add(d, p->rows + first * layer_bytes(p), (p->layers - first) * layer_bytes(p)) != 0;
+    p->device = p->too_large ? NULL : d;
+    p->first_on_device = first;
+    return !p->too_large;
+}
+
+static char *device_rows(const struct kvpool *p) { return p->rows + p->first_on_device * layer_bytes(p); }
+static size_t device_bytes(const struct kvpool *p) { return (p->layers - p->first_on_device) * layer_bytes(p); }
+
+void offload_fetch_pool(struct kvpool *p)
+{
+    if (p->device && p->on_device)
+        device_read(p->device, device_rows(p), device_bytes(p));
+    p->on_device = 0;
+}
+
+static void send_pool(struct kvpool *p)
+{
+    if (!p->on_device)
+        device_write(p->device, device_rows(p), device_bytes(p));
+    p->on_device = 1;
+}
+
+void offload_close_pool(struct kvpool *p)
+{
+    if (p->device)
+        device_remove(p->device, device_rows(p));
+    p->device = NULL;
+}
+
+/* ---- passes ---- */
+
+/* The first cache layer whose attention the device computes; `layers` if there is none. */
+static size_t first_layer(const struct workspace *w, const struct mtp_module *module)
+{
+    const struct model *m = w->model;
+    size_t l = (size_t)w->offload.cpu_layers;
+    if (module)
+        return l > m->config.dims.layers || !module->layer.attention_on_device;
+    while (l < m->config.dims.layers && !m->layers[l].attention_on_device)
+        l++;
+    return l;
+}
+
+static int may_use_device(const struct workspace *w, const struct row *rows, size_t S)
+{
+    int may = w->offload.device && !w->tapper && !w->cx.onednn && w->offload.cpu_layers <= w->model->config.num_hidden_layers;
+    for (size_t s = 0; s < S && may; s++)
+        may = !rows[s].expanded && !rows[s].forced && !rows[s].taken;
+    return may;
+}
+
+static const int32_t *slots_of(const struct row *row) { return row->slots ? row->slots : row->cache->slots; }
+
+/* Tells the device where each row's cache rows are. Rows of one sequence share a list of slots. */
+static void send_rows(struct workspace *w, const struct row *rows, size_t S)
+{
+    struct device *d = w->offload.device;
+    const int32_t *slots = device_at(d, w->offload.slots);
+    size_t used = 0, longest = 0;
+    for (size_t s = 0; s < S; s++) {
+        const struct kvpool *p = rows[s].cache->pool;
+        size_t length = (size_t)(rows[s].index + 1 - rows[s].skipped);
+        struct device_row *r = &w->offload.rows[s];
+        int shares = s && slots_of(&rows[s]) == slots_of(&rows[s - 1]) && length > w->offload.rows[s - 1].length;
+        size_t from = shares ? used - w->offload.rows[s - 1].length : used;
+        *r = (struct device_row){.rows = (const char *)device_at(d, device_rows(p)) - p->first_on_device * layer_bytes(p), .layer_bytes = layer_bytes(p),
+                                 .slots = slots + from, .length = (uint32_t)length, .slot = rows[s].slot, .query_scale = forward_query_scale(w, &rows[s])};
+        memcpy(w->offload.slots + from, slots_of(&rows[s]), length * sizeof *slots);
+        used = from + length;
+        longest = max_size(longest, length);
+    }
+    w->offload.longest = 256;
+    while (w->offload.longest < longest)
+        w->offload.longest *= 2;
+    device_write(d, w->offload.slots, used * sizeof *slots);
+    device_write(d, w->offload.rows, S * sizeof *w->offload.rows);
+    device_write(d, w->cos_sin, S * w->rope.dim * sizeof *w->cos_sin);
+}
+
+void offload_begin(struct workspace *w, const struct mtp_module *module, const struct row *rows, size_t S)
+{
+    struct device *d = w->offload.device;
+    size_t first = first_layer(w, module), last = module ? 1 : w->model->config.dims.layers;
+    if (!w->model->device)
+        return;
+    w->offload.x_is_there = 0;
+    w->offload.from = module ? 0 : (size_t)w->offload.cpu_layers;
+    w->offload.parts = may_use_device(w, rows, S);
+    w->offload.attention = w->offload.parts && first < last;
+    for (size_t s = 0; s < S && w->offload.attention; s++)
+        w->offload.attention = has_room(rows[s].cache->pool, d, first);
+    for (size_t s = 0; s < S; s++)
+        if (w->offload.attention)
+            send_pool(rows[s].cache->pool);
+        else
+            offload_fetch_pool(rows[s].cache->pool);
+    if (w->offload.attention)
+        send_rows(w, rows, S);
+}
+
+void offload_place(struct workspace *w, int on_device, size_t S)
+{
+    struct device *d = w->offload.device;
+    size_t bytes = S * w->model->config.dims.d * sizeof *w->x;
+    on_device = on_device && w->offload.parts;
+    if (on_device && !w->offload.x_is_there)
+        device_write(d, w->x, bytes);
+    if (!on_device && w->offload.x_is_there)
+        device_read(d, w->x, bytes);
+    w->offload.x_is_there = on_device;
+    w->cx.device = on_device ? d : NULL;
+}
+
+void offload_show_x(struct workspace *w, size_t S)
+{
+    if (w->offload.x_is_there)
+        device_read(w->offload.device, w->x, S * w->model->config.dims.d * sizeof *w->x);
+}
+
+void offload_concat(struct workspace *w, int on_device, size_t S)
+{
+    if (!on_device || !w->offload.parts)
+        return;
+    w->cx.device = w->offload.device;
+    w->offload.x_is_there = 1;
+    device_write(w->cx.device, w->concat, S * 2 * w->model->config.dims.d * sizeof *w->concat);
+}
+
+int offload_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S)
+{
+    struct device *d = w->offload.device;
+    size_t dim = w->model->config.dims.d, V = head->rows;
+    if (!d || w->offload.cpu_layers > w->model->config.num_hidden_layers || !device_has(d, head->data) || V != w->model->config.dims.V)
+        return 0;
+    w->cx.device = d;
+    for (size_t s = 0, some; s < S; s += some) {
+        some = min_size(S - s, min_size(w->max_logit_rows, w->max_rows));
+        device_put(d, w->concat, hidden + s * dim, some * dim * sizeof *hidden);
+        op_linear(&w->cx, w->logits, w->concat, head, some);
+        device_get(d, logits + s * V, w->logits, some * V * sizeof *logits);
+    }
+    w->cx.device = NULL;
+    return 1;
+}

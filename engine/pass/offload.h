@@ -1,0 +1,41 @@
+/* engine/pass/offload.h -- passes of which a device computes parts (engine/model/offload.h).
+ *
+ * Every array of a workspace has a twin on the device. The residual stream w->x is either on the CPU or on the device: offload_place moves it to where the
+ * next operators compute, and sets w->cx.device for them. The cache rows of a layer whose attention the device computes are on the device. The rows that a
+ * pass does not change stay there from pass to pass.
+ *
+ * The CPU computes a whole pass if its caller wants to see intermediate values (taps), if it forces experts, or if it has rows with the expanded form of attention.
+ * Before such a pass, the cache rows come back to the CPU. The results have the same bits in both cases. */
+#ifndef VB_PASS_OFFLOAD_H
+#define VB_PASS_OFFLOAD_H
+
+#include "engine/pass/forward.h"
+
+/* Gives the arrays of the workspace twins. Does nothing if the model has no device. Call this when all arrays are allocated. */
+int offload_open(struct workspace *w, vb_error *err);
+void offload_close(struct workspace *w);
+
+/* Prepares a pass of these rows. The module is that of an MTP pass, or NULL for the target. */
+void offload_begin(struct workspace *w, const struct mtp_module *module, const struct row *rows, size_t S);
+/* From here on, operators compute on the device if `on_device` is nonzero and the pass may use it. */
+void offload_place(struct workspace *w, int on_device, size_t S);
+/* From here on, operators compute on the CPU, and w->x is there. */
+static inline void offload_end(struct workspace *w, size_t S) { offload_place(w, 0, S); }
+
+/* Copies w->x to the CPU, if it is on the device, and leaves it there, too. */
+void offload_show_x(struct workspace *w, size_t S);
+/* The next operator is eh_proj, which computes w->x from w->concat. It computes on the device if `on_device` is nonzero and the pass may use it. */
+void offload_concat(struct workspace *w, int on_device, size_t S);
+
+/* Whether the operators that follow compute on the device. */
+static inline int offload_is_on(const struct workspace *w) { return w->cx.device != NULL; }
+
+/* Brings all rows of a pool back to the CPU, because something else than a pass will read or write them. The next pass takes them to the device again. */
+void offload_fetch_pool(struct kvpool *p);
+/* Frees what the pool has on the device. */
+void offload_close_pool(struct kvpool *p);
+
+/* Multiplies `hidden` [S, d] by the head on the device, if its weights are there. Returns 0 if they are not: then nothing was done. */
+int offload_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S);
+
+#endif

@@ -1,0 +1,32 @@
+/* engine/verbatim_device.h -- a GPU that computes parts of a model; a part of the public interface. verbatim.h includes this file. Programs include only
+ * verbatim.h.
+ *
+ * The GPU computes decoder layers, MTP modules and the output head, and the CPU computes the rest. Results have the same bits as without a GPU. Weights are
+ * copied to the GPU's memory when the model is opened. The KV cache rows of layers whose attention the GPU computes are in its memory, too.
+ *
+ * The CPU computes everything in passes with taps, with forced or recorded routes, and with prefill "expanded" or "onednn". The attention of models with sparse
+ * attention stays on the CPU. EAGLE heads and draft models are computed by the CPU. */
+#ifndef VERBATIM_DEVICE_H
+#define VERBATIM_DEVICE_H
+
+/* Used as vb_model_options.offload. */
+typedef struct vb_offload {
+    /* "cuda" or "cuda:N": NVIDIA GPU number N (0), an error if it cannot be used. "auto": GPU number 0 if it can be used, else the CPU. NULL or "cpu": the CPU. */
+    const char *device;
+    int32_t layers;          /* how many decoder layers the GPU computes, counted from the last one. More than the model has: the output head and the MTP modules,
+                                too. VB_OFFLOAD_AUTO: these, and as many layers as fit into the GPU's memory */
+    int32_t without_experts; /* 1: the feed-forward part of layers with experts stays on the CPU */
+} vb_offload;
+#define VB_OFFLOAD_AUTO (-1)
+
+typedef struct vb_device_facts {
+    char name[128];      /* the GPU's name; empty if there is none */
+    char why_not[256];   /* with "auto": why there is none */
+    size_t memory;       /* bytes of its memory that were free when the model was opened */
+    size_t taken;        /* bytes that Verbatim uses now: weights, caches, numbers of passes */
+    size_t weight_bytes; /* bytes of weights that were copied to it */
+    int32_t layers, heads; /* number of decoder layers that it computes; 1: the output head and the MTP modules, too */
+} vb_device_facts;
+void vb_device_look(const vb_model *model, vb_device_facts *out);
+
+#endif
