@@ -41,8 +41,8 @@ static void tell_ranks(struct rank_group *r, const char *dir, const vb_model_opt
     ranks_send(r);
 }
 
-/* Opening has returned `code` here. If it failed on one of the ranks, or if they have different models, the model is closed on all of
- * them. */
+/* `code` is the result of opening on this rank. If opening failed on any rank, or if the ranks have different models, all ranks close the
+ * model. */
 static int join_ranks(struct model **m, struct rank_group *r, const char *dir, int code, vb_error *err)
 {
     uint64_t fingerprint = 0;
@@ -55,7 +55,7 @@ static int join_ranks(struct model **m, struct rank_group *r, const char *dir, i
     if (other)
         code = vb_fail(err, VB_BAD_CHECKPOINT, "%s: rank %d has another model there than rank 0 (`verbatim inspect --fingerprint` tells them apart)", dir, other);
     if (code && *m) {
-        (*m)->ranks = NULL; /* the other ranks close theirs, too */
+        (*m)->ranks = NULL; /* so that closing sends no message: the other ranks close the model themselves */
         model_close(*m);
         *m = NULL;
     }

@@ -18,7 +18,7 @@ struct draft_net {
     struct kv_layout cache; /* how the network's cache stores a row */
     size_t rows_before; /* number of cache rows before row 0: 1 with convention first-row=phantom, else 0 */
     size_t bytes;       /* bytes of memory for the network's passes; 0 if these passes use the target's workspace */
-    struct rank_group *ranks; /* of the model whose layers the network has; NULL: only this process computes the network */
+    struct rank_group *ranks; /* model.ranks of the model to which the network's layers belong; NULL: only this process computes it */
     int other_tokens;   /* nonzero if the network's vocabulary differs from the target's; `token` is then not NULL */
 };
 

@@ -112,8 +112,8 @@ struct writing {
     size_t room;
     atomic_int error;      /* errno of a write that failed */
     struct kept_scales {
-        atomic_size_t count, inexact; /* all scales, and those that are no f16 */
-    } int4, int8; /* of I4 weights written as Q4_0 (groups), and of I8 weights written as Q8_0 (rows) */
+        atomic_size_t count, inexact; /* number of scales, and of those that f16 cannot represent */
+    } int4, int8; /* int4: groups of I4 weights that are written as Q4_0; int8: rows of I8 weights that are written as Q8_0 */
     atomic_int not_finite; /* nonzero: a number is not finite, or is too large for the type */
 };
 
@@ -227,7 +227,7 @@ static int write_at(int fd, const unsigned char *bytes, size_t size, size_t at)
     return 0;
 }
 
-/* Sets *half to the scale and returns 1, if f16 holds it; else returns 0. */
+/* Sets *half to the scale rounded to f16. Returns 1 if this is exact, else 0. Counts both. */
 static int scale_as_f16(struct kept_scales *kept, uint16_t *half, float scale)
 {
     op_store_f16(half, &scale, 1);
@@ -237,7 +237,7 @@ static int scale_as_f16(struct kept_scales *kept, uint16_t *half, float scale)
     return exact;
 }
 
-/* Replaces the Q8_0 blocks of a row of I8 weights by the stored codes and the scale of the row, if f16 holds the scale. */
+/* Replaces the Q8_0 blocks of a row of I8 weights by the stored codes and the scale of the row, if f16 can represent the scale. */
 static void keep_bytes(struct writing *w, unsigned char *blocks, const struct weight_view *from, size_t i)
 {
     const char *codes = (const char *)from->data + i * from->stride;
@@ -250,7 +250,7 @@ static void keep_bytes(struct writing *w, unsigned char *blocks, const struct we
     }
 }
 
-/* The same of the Q4_0 blocks of a row of I4 weights: each block has a scale. */
+/* Does the same for the Q4_0 blocks of a row of I4 weights, where each block has a scale. */
 static void keep_codes(struct writing *w, unsigned char *blocks, const struct weight_view *from, size_t i)
 {
     size_t groups = from->cols / QUANTISE_BLOCK;

@@ -27,8 +27,8 @@
 #include "engine/model/model.h"
 
 /* The type to write. GGUF_AS_STORED keeps the type of the source. Q8_0 and Q4_0 need rows whose length is a multiple of
- * 32; a matrix whose rows have another length keeps its stored type. MXFP4 is no option: matrices of MXFP4 codes get this type
- * instead of Q8_0 or Q4_0, which keeps their codes and scales. */
+ * 32; a matrix whose rows have another length keeps its stored type. GGUF_AS_MXFP4 is not an option of the caller: a matrix of
+ * MXFP4 codes is written as MXFP4 instead of Q8_0 or Q4_0, which keeps its codes and scales. */
 enum gguf_as { GGUF_AS_STORED, GGUF_AS_F32, GGUF_AS_BF16, GGUF_AS_Q8_0, GGUF_AS_Q4_0, GGUF_AS_MXFP4 };
 
 /* The types in which three kinds of matrices are written: linear layers, the embedding, and the output heads.

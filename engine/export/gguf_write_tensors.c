@@ -24,7 +24,7 @@ static const struct gguf_written_type *stored_type(const struct weight_view *w)
     return w->type == WEIGHT_BF16 ? &type_bf16 : w->type == WEIGHT_F16 ? &type_f16 : &type_f32; /* also for FP8 */
 }
 
-/* Whether the blocks of GGUF's MXFP4 can have the codes and scales of a matrix. */
+/* Returns whether GGUF's type MXFP4 can store the codes and scales of a matrix. */
 static int is_mxfp4(const struct weight_view *w) { return w->type == WEIGHT_F4 && w->group_size == QUANTISED_GROUP; }
 
 /* Returns the type in which a matrix is written. Its rows have `cols` numbers. */
@@ -73,7 +73,7 @@ static void add_vector(struct planner *p, const char *name, const float *v, int 
     add(p, name, GGUF_OTHER, GGUF_AS_F32, &w, 1, (size_t[3]){n});
 }
 
-/* Adds W_uk or W_uv as a tensor [H, rows, cols]. The groups of a matrix of codes are not those of W_uk transposed. */
+/* Adds W_uk or W_uv as a tensor [H, rows, cols]. W_uk is written transposed, so the groups of its MXFP4 codes cannot be kept. */
 static void add_heads(struct planner *p, const char *name, const struct weight_view *w, size_t stride, enum gguf_layout layout,
                       int rows, int cols)
 {

@@ -14,8 +14,8 @@
 #define TEXT_CHUNK 65536 /* names are stored in chunks of this size, so that they never move */
 #define MAX_SHARDS 100000
 
-/* Names of the files with the weights. Mistral publishes its models twice, under both names; Hugging Face's come first. ModelSlim has
- * names of its own; older versions wrote the last two. */
+/* Names of the files with the weights, the preferred ones first: Hugging Face, Mistral (which publishes most models under both names), and
+ * ModelSlim, whose older versions wrote the last two. */
 static const struct file_names {
     const char *single, *index;
 } file_names[] = {{"model.safetensors", "model.safetensors.index.json"},

@@ -13,8 +13,8 @@
  *   transposed. When the checkpoint is opened, the two are copied into one kv_b_proj. Then attention adds over n in the
  *   same order as with any other file (ops/attention.h). Older files have attn_kv_b, which is kv_b_proj.
  *
- * A matrix of type NVFP4 may have a number that multiplies it, NAME.scale, and one for its activations, NAME.input_scale. They get
- * the names that ModelOpt gives them. For the matrices of experts, each of them is a list with a number for each expert.
+ * A matrix of type NVFP4 may have a factor, NAME.scale, and a scale of its activations, NAME.input_scale. They get the names that
+ * ModelOpt uses. For the matrices of experts, both are lists with one number for each expert.
  *
  * If attn_k_b or attn_v_b is quantised, they are not joined. They get names that no Hugging Face checkpoint has. attn_v_b
  * becomes v_b_proj [H v, c]. The blocks of a quantised attn_k_b run along n, so it cannot be transposed: it becomes
@@ -143,8 +143,8 @@ static int add_experts(struct reader *r, const struct gguf_tensor *from, const c
     return rc;
 }
 
-/* Adds the numbers of all experts, one by one. `name` is that of an expert's matrix, and `end` the end of the new names. `matrices` has
- * the matrices, or is NULL if there are none. */
+/* Adds a tensor for the number of each expert in the list `from`. `name` is the name of an expert's matrix, and `end` replaces "weight" in it.
+ * `matrices` is the tensor of the matrices, or NULL if there is none. */
 static int add_expert_scales(struct reader *r, const struct gguf_tensor *from, const struct gguf_tensor *matrices, const char *prefix,
                              const char *name, const char *end)
 {
@@ -339,10 +339,10 @@ static const char *usual_name(const char *matrix, int layer)
             return layer ? inside[i].hf : outside[i].hf;
     if (!layer || strcmp(matrix, "attn_k_b.weight"))
         return layer && !strcmp(matrix, "attn_v_b.weight") ? "self_attn.v_b_proj.weight" : NULL;
-    return "self_attn.k_b_proj_transposed.weight"; /* as it is called if it is quantised */
+    return "self_attn.k_b_proj_transposed.weight"; /* only a quantised attn_k_b has this name; see the top of the file */
 }
 
-/* If `rest` is the scale of a matrix, or of its activations, adds it and returns 1. *rc is the result. */
+/* If `rest` names the scale of a matrix or of its activations, adds it, sets *rc to the result, and returns 1. Else returns 0. */
 static int add_scale(struct reader *r, const struct gguf_tensor *t, const char *rest, const char *prefix, int layer, int *rc)
 {
     static const struct {

@@ -89,9 +89,9 @@ struct config {
     int int4;                             /* 1: quantization_config.quant_method is compressed-tensors, with codes of 4 bits and
                                              a scale for each 32 of a row */
     int int8;                             /* 1: there may be codes of 8 bits with a scale for each row (compressed-tensors, ModelSlim) */
-    int fp4_group;                        /* 16: quantization_config says NVFP4; 32: MXFP4; else 0. The tensors say which matrices
-                                             are stored so. This number is for planning without them */
-    int rotated;                          /* 1: is_rot_used of ModelSlim: the residual stream is another one than before quantisation */
+    int fp4_group;                        /* 16: quantization_config says NVFP4; 32: MXFP4; else 0. Used only if there are no tensors,
+                                             which show by themselves how they are stored */
+    int rotated;                          /* 1: is_rot_used of ModelSlim: the weights were rotated, and so is the residual stream */
 
     int bos_token_id;                     /* id of the BOS token, or -1; this id and the EOS ids may lie outside the vocabulary */
     int eos_token_ids[CONFIG_MAX_EOS], num_eos; /* from generation_config.json if it has eos_token_id, else from config.json */
@@ -122,9 +122,8 @@ int config_parse(struct config *out, const char *json, size_t size, const char *
 struct gguf;
 int config_from_gguf(struct config *out, const struct gguf *g, vb_error *err);
 
-/* Reads config.json and, if present, generation_config.json of the directory `dir`. If there is no config.json, but a params.json, reads
- * that (config_params.c). If `dir` is a GGUF file, reads its
- * metadata. */
+/* Reads config.json and, if present, generation_config.json of the directory `dir`. If there is a params.json instead of a config.json,
+ * reads that (config_params.c). If `dir` is a GGUF file, reads its metadata. */
 int config_read(struct config *out, const char *dir, const vb_allocator *a, vb_error *err);
 
 /* Returns key i of the configuration and its value as text, for `verbatim inspect`. If the file does not have the

@@ -1,6 +1,6 @@
 /* engine/model/config_params.c -- converts the params.json of Mistral's own files to the contents of a config.json of
- * Mistral4ForCausalLM. So both kinds of files go through the same checks. The keys are those that vLLM reads
- * (transformers_utils/configs/mistral.py), and that llama.cpp reads (conversion/mistral.py). */
+ * Mistral4ForCausalLM, so that both kinds of files go through the same checks. vLLM (transformers_utils/configs/mistral.py) and llama.cpp
+ * (conversion/mistral.py) read the same keys. */
 #include "engine/model/config_reader.h"
 
 #include <string.h>
@@ -62,7 +62,7 @@ static int convert_moe(const struct config_reader *r)
     return rc;
 }
 
-/* YaRN, and the factor of the queries. alpha is where the ramp begins, and beta where it ends. */
+/* YaRN (alpha is where the ramp begins, beta where it ends), and the factor of the queries. */
 static int convert_rope(const struct config_reader *r)
 {
     static const struct param_key keys[] = {

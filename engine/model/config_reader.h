@@ -27,8 +27,7 @@ struct config_reader {
 int config_from_json(struct config *out, json_t *root, const char *generation, size_t generation_size, const char *name,
                      vb_error *err);
 
-/* Replaces the keys of a params.json, Mistral's own kind of file, by those of a config.json (config_params.c). `name` is the file
- * name for error messages. */
+/* Replaces the keys of Mistral's params.json by those of a config.json (config_params.c). `name` is the file name for error messages. */
 int config_convert_params(json_t *root, const char *name, vb_error *err);
 
 /* Returns VB_BAD_CHECKPOINT with the message "FILE: KEY is VALUE, wanted WHAT". `inside` is the name of the object that has

@@ -168,8 +168,8 @@ static int must_equal(const struct config_reader *r, const char *inside, const j
     return rc;
 }
 
-/* Returns the only member of config_groups, whatever its name is (group_0, or NVFP4A16 in Mistral's files), or NULL. Its name, for
- * messages, goes behind the text in `key`. */
+/* Returns the only member of config_groups, whatever its name is (group_0, or NVFP4A16 in Mistral's files), or NULL. Appends its name to
+ * `key`, for messages. */
 static const json_t *only_group(const json_t *q, char *key, size_t room)
 {
     json_t *groups = json_object_get(q, "config_groups");
@@ -185,8 +185,8 @@ static const json_t *only_group(const json_t *q, char *key, size_t room)
 
 /* Reads the quantization_config of compressed-tensors: one group of matrices, whose weights are packed codes of 4 bits with one
  * scale for each 32, codes of 8 bits with one for each row, or codes of E2M1 as MXFP4 or NVFP4. `targets` and `ignore` are not
- * read: matrices whose codes are in the checkpoint are quantised. What the file says about activations is refused with 4-bit
- * integers, ignored with E2M1, and ignored with 8-bit integers if activations are scaled as they come (dynamic). */
+ * read: matrices whose codes are in the checkpoint are quantised. If activations are quantised too, this is refused with
+ * 4-bit integers, ignored with E2M1, and ignored with 8-bit integers if the scales of activations are dynamic. */
 static int read_compressed_tensors(const struct config_reader *r, const json_t *q)
 {
     static const char groups_key[] = "quantization_config.config_groups";

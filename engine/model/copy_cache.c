@@ -47,7 +47,7 @@ static uint64_t identity_of(const struct model *m)
         id = hash64(id, c->tensor->name, strlen(c->tensor->name));
         id = hash64(id, numbers, sizeof numbers);
     }
-    if (m->ranks) /* the copies are those of a share */
+    if (m->ranks) /* the copies contain only a rank's share */
         id = hash64(hash_number(id, (uint64_t)m->ranks->op.rank), m->ranks->before, ((size_t)m->ranks->op.count + 1) * sizeof *m->ranks->before);
     return id;
 }

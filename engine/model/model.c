@@ -100,13 +100,13 @@ static int bind_matrix(struct binder *b, struct weight_view *w, const struct ten
     return type == WEIGHT_F8_E4M3 ? model_bind_scale(b, w, part, t->file) : VB_OK;
 }
 
-/* Units of rows in which linear layers are divided among ranks: not at all, or in groups of rows. */
+/* Values of `unit`, the number of rows in a unit that is not divided among ranks: all rows of a matrix, or a group of rows. */
 #define WHOLE 0
 #define BY_ROWS OP_ROW_GROUP
 
 static void count_stored(struct binder *b, const struct weight_view *w) { b->m->stored_bytes += b->newest_bytes = weight_bytes(w); }
 
-/* Takes this rank's share of a matrix, in units of `unit` rows. */
+/* Binds this rank's share of a matrix, in units of `unit` rows. */
 static int bind_share(struct binder *b, struct weight_view *w, const struct tensor **t, const char *part, size_t rows, size_t cols, size_t unit)
 {
     int rc = bind_matrix(b, w, t, part, rows, cols);
@@ -148,7 +148,7 @@ static int bind_vector(struct binder *b, const float **out, const char *part, si
     return VB_OK;
 }
 
-/* Heads are divided among ranks in units of so many. */
+/* Returns how many attention heads are in a unit that is not divided among ranks. */
 static size_t head_unit(const struct binder *b) { return attention_head_unit(b->c->dims.v); }
 
 /* Takes kv_b_proj [H(n+v), c]. For each attention head, it has n rows of W_uk and then v rows of W_uv. */

@@ -135,9 +135,8 @@ int model_open(struct model **out, const char *dir, const vb_allocator *a, vb_er
  *
  * Precision bf16 makes every matrix of a linear layer BF16: a matrix stored in another type is rounded to nearest, once,
  * into a copy. Precision q8 quantises each of these matrices to Q8_0, and precision q4 to Q4_0, if the length of its rows
- * is a multiple of 32. I4 and F4 stay in precision bf16, and become Q4_BF16, NVFP4 or MXFP4 in q8 and q4 (simd/quantised.h). I8 becomes Q8_F32
- * in q8. W_uk is quantised
- * along n. In every precision, matrices that are quantised in the file stay as they are, and so do embed_tokens and the router's
+ * is a multiple of 32. I4 and F4 matrices stay as they are in bf16. In q8 and q4 they become Q4_BF16, NVFP4 or MXFP4, and in q8 I8 matrices
+ * become Q8_F32; these types keep codes and scales (simd/quantised.h). W_uk is quantised along n. In every precision, matrices that are quantised in the file stay as they are, and so do embed_tokens and the router's
  * matrix.
  *
  * Q8_0, Q4_0 and IQ4_NL matrices are also reordered into panels (simd/quantised.h), in a copy, unless from_file is 1. Results have
@@ -160,17 +159,19 @@ struct model_options {
 int model_open_under(struct model **out, const char *dir, const struct model_options *o, const vb_allocator *a, vb_error *err);
 void model_close(struct model *m);
 
-/* Opens a model for its shapes alone, with the option shapes_only (shapes.c). `path` is a model, or a config.json under any name, or a
- * directory that has a config.json and no weights. Then *from_config becomes 1, and model_list_shapes makes the tensors. `type` is for
- * such a model only, and else NULL. */
+/* Opens a model for its shapes alone, with the option shapes_only (shapes.c). `path` is a model, a config.json under any name, or a directory
+ * with a config.json and no weights. In the last two cases, *from_config becomes 1, and model_list_shapes makes the tensors from `type`. If
+ * there are weights, `type` must be NULL. */
 int model_open_shapes(struct model **out, const char *path, const char *type, const struct model_options *o, int *from_config,
                       const vb_allocator *a, vb_error *err);
-/* Makes a checkpoint without weights that has all tensors of a model with this configuration, as such models are published. `type` is
- * the type of linear layers: "f32", "bf16", "fp8" (blocks of 128 x 128, unless config.json says otherwise), "int8", "q8_0" or "q4_0". With
- * "fp8" and "int8", output heads and eh_proj are BF16. Or it is "int4", with which only routed experts of main layers have this type, or
- * "nvfp4" or "mxfp4", with which all MLPs of main layers do. NULL is what quantization_config says, else BF16. Other tensors are BF16, and
- * the router's bias is F32. The fields fp8, int8 and int4 of *c become those of such a model. Each MTP module has its own embedding
- * and output head. */
+/* Makes a checkpoint without weights that has all tensors of a model with this configuration, as such models are published. `type`:
+ *   "f32", "bf16", "q8_0", "q4_0"   all linear layers have this type
+ *   "fp8", "int8"                   the same, but output heads and eh_proj are BF16; FP8 has blocks of 128 x 128 unless config.json gives others
+ *   "int4"                          only the routed experts of main layers have this type
+ *   "nvfp4", "mxfp4"                only the MLPs of main layers have this type
+ *   NULL                            as quantization_config says; without it, BF16
+ * Other tensors are BF16, and the router's bias is F32. Each MTP module has its own embedding and output head. Sets the fields fp8, int8 and
+ * int4 of *c accordingly. */
 int model_list_shapes(struct checkpoint **out, struct config *c, const char *type, const vb_allocator *a, vb_error *err);
 
 /* Returns the layout of the cache rows of all main layers, or of an MTP module, which has a cache of its own. */
@@ -200,8 +201,8 @@ int64_t model_parameters(const struct model *m);
 int64_t model_active_parameters(const struct model *m);
 
 /* model_mtp_stores returns whether module k stores its own embed_tokens (head = 0) or shared_head.head (head = 1).
- * model_mtp_copy also returns whether this matrix has the same bytes as the main model's matrix. If the model has no weights, shape and dtype are compared
- * instead of the bytes. */
+ * model_mtp_copy also returns whether this matrix has the same bytes as the main model's matrix. If the model has no weights, it
+ * compares shape and dtype instead of the bytes. */
 int model_mtp_stores(const struct model *m, int k, int head);
 enum mtp_copy { MTP_COPY_ABSENT, MTP_COPY_EQUAL, MTP_COPY_DIFFERENT };
 enum mtp_copy model_mtp_copy(const struct model *m, int k, int head);

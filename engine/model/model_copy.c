@@ -33,8 +33,9 @@ struct op_share model_own_share(const struct binder *b, size_t rows, size_t unit
 static int quantises(const struct binder *b) { return b->c->precision == PRECISION_Q8 || b->c->precision == PRECISION_Q4; }
 
 /* Returns the type in which the model uses a matrix of a linear layer. `cols` is the length of the rows, over which the
- * layer sums. The result is the stored type if no other type was requested or the requested type is not possible. I4 and F4 stay as they are in
- * precision bf16, because a copy would be four times as large: its weights are rounded each time they are read. */
+ * layer sums. The result is the stored type if no other type was requested or the requested type is not possible. I4 and F4
+ * stay as they are in precision bf16, because a copy would be four times as large; their weights are rounded each time they
+ * are read. */
 static enum weight_type wanted_type(const struct binder *b, enum weight_type type, size_t cols)
 {
     if (weight_is_quantised(type) || b->c->precision == PRECISION_F32 || (quantises(b) && cols % QUANTISED_GROUP) ||
@@ -85,7 +86,7 @@ static int plan(struct binder *b, const struct model_copy *copy)
  * are wanted. */
 static int has_no_copy(const struct binder *b, const struct weight_view *w) { return !w->data && !b->o->shapes_only; }
 
-/* weight_rows, but a view without data keeps having none. */
+/* Like weight_rows, but if the view has no data, neither does the result. */
 static struct weight_view some_of(const struct weight_view *w, size_t first, size_t count)
 {
     struct weight_view part = *w;
@@ -113,7 +114,7 @@ static int plan_whole(struct binder *b, struct weight_view *w, const struct tens
         return VB_OK;
     if (w->rows)
         return plan(b, &copy);
-    *w = copy.result; /* a rank may have no rows; the form of the input follows from the type in any case */
+    *w = copy.result; /* this rank has no rows, but the type is still needed: the form of the layer's input follows from it */
     if (also)
         *also = copy.result;
     return VB_OK;

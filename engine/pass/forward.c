@@ -335,7 +335,7 @@ static void keep_features(struct workspace *w, int layer, size_t S)
             memcpy(w->three + (3 * s + i) * d, w->x + s * d, d * sizeof *w->x);
 }
 
-/* Returns whether the callback `stop` ends the pass. If there are several ranks, rank 0 asks it for all of them, in long passes only. */
+/* Returns whether the callback `stop` ends the pass. If there are several ranks, rank 0 calls it for all of them, and only in long passes. */
 static int is_stopped(struct workspace *w)
 {
     if (w->cx.ranks && !w->asks)

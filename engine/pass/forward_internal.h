@@ -25,8 +25,8 @@ void forward_cache_rows(struct workspace *w, const struct mla *a, size_t layer, 
 void forward_attend(struct workspace *w, const struct attention *a, const struct row *rows, size_t S);
 /* Computes the router's logits (w->scores) of x [S,d]. `scratch` [S,d] is not x. */
 void forward_gate(struct workspace *w, const struct router *router, const struct moe *moe, const float *x, float *scratch, size_t S);
-/* w->forced[s] is row.forced or row.forced_kept of row s. The function makes it the numbers of one layer, which begin at number `at`, or
- * NULL if the layer chooses itself. Returns w->forced, or NULL if no row has any. */
+/* On entry, w->forced[s] is row.forced or row.forced_kept of row s. Changes it to the address of the numbers of one layer, which begin at
+ * number `at`, or to NULL if nothing is forced there. Returns w->forced, or NULL if no row has forced numbers. */
 const int32_t *const *forward_forced(struct workspace *w, size_t at, size_t S);
 
 #endif

@@ -122,8 +122,8 @@ TEST(too_few_kept_tokens_and_tokens_that_come_later_are_wrong)
     }
 }
 
-/* In BF16, the largest number of a query falls on the other side of a power of two, and the scale of its codes doubles: rounding explains
- * this. Rounding does not explain another weight that is twice as large. */
+/* In BF16, the largest number of a query is rounded beyond a power of two, so the scale of its codes doubles: this is a tie-flip. The weight of
+ * another query is doubled by the test. The largest number of that query is not near a power of two, so this is structural. */
 TEST(a_scale_near_a_power_of_two_is_a_tie)
 {
     static const char tokens[] = "83,36,98,49,105,92,124,111,98,87,122,71,7,111,63,103,124,35,87,10,119,24,18,51,64,115,35,52,73,17", weights[] = "model.layers.1.self_attn.indexer.weights";
@@ -142,8 +142,8 @@ TEST(a_scale_near_a_power_of_two_is_a_tie)
     }
 }
 
-/* Changes a number of a dump: a kept token of the last row becomes the first that is not kept (`what` is KEPT), or the sign of the
- * largest BF16 number of the last row. */
+/* Changes a number in the last row of the value `what`. If `what` is KEPT, a kept token becomes the first token that is not kept. Otherwise the
+ * sign of the largest BF16 number changes. */
 static void change_last_row(const char *path, const char *what)
 {
     struct edited e = edit(path);

@@ -1,5 +1,6 @@
-/* tests/cli/test_diff_sets.c -- `diff` on the tokens that an indexer keeps: another choice is judged by the scores, and a model can follow
- * it. Runs the program itself (argv[1], or ../verbatim beside this one) in the repository's root. */
+/* tests/cli/test_diff_sets.c -- `diff` and the tokens that an indexer keeps: a different choice is judged by the scores, and
+ * --follow-choices lets the model take it. Runs the program itself (argv[1], or ../verbatim relative to this program) in the repository's
+ * root. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,16 +16,16 @@
 #define SCORES "model.layers.0.self_attn.indexer.scores"
 #define MANY "8,5,83,95,78,47,11,27,88,85,48,33,39,76,98,14,2,6,43,61,30,91,28,70,3,44,7,90,12,60"
 
-/* Most of the time goes into perturbed runs of the reference. One finds a bound that is wide enough for these dumps. */
+/* Perturbed runs of the reference take most of the time. A single run gives a bound that is wide enough for these dumps. */
 #define FEW "--runs", "1"
 
 static const char *const models[] = {TINY "v32", TINY "glm5"};
 
 static void dump(const char *to, const char *model) { DUMP(to, model, "--tokens", MANY, "--taps", "*,*.indexer.scores"); }
 
-/* In row `row`, the dump keeps a token that it did not keep, in place of the lowest one that it kept: `up` places later in the order of
- * scores. Returns the difference of the scores. Then the values of this row and of later layers are not those of the dump's sets; the
- * test looks at the choice itself. */
+/* In row `row` of the dump, replaces the kept token with the lowest score by the token that is `up` places later in the order of scores.
+ * Returns the difference of the two scores. The values of this row and of later layers then do not fit the dump's sets, so the tests look
+ * only at the choice. */
 static float exchange(const char *path, size_t row, int up)
 {
     struct edited e = edit(path);
@@ -108,7 +109,7 @@ TEST(a_set_that_no_indexer_can_choose_is_structural)
     }
 }
 
-/* Of equal scores, this dump keeps the latest tokens. */
+/* If scores are equal, this dump keeps the latest tokens. */
 TEST(another_token_with_the_same_score_is_a_tie)
 {
     size_t k, flips = 0, after = 0, different = 0;

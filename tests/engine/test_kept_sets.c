@@ -17,7 +17,7 @@ static const char *const names[] = {TINY_WITH_INDEXER(TINY_NAME)};
 struct sets {
     vb_routes routes;
     int32_t *kept;
-    size_t chosen, seen; /* for see_set: sets that had to be chosen; sets that were reported */
+    size_t chosen, seen; /* counted by see_set: sets that had to be chosen; sets that were reported */
     int compares;        /* see_set compares with `kept`; 0: it writes to `kept` */
 };
 
@@ -39,7 +39,7 @@ static int32_t *set_at(const struct sets *s, size_t token, int layer)
     return s->kept + (token * (size_t)s->routes.layers + (size_t)layer) * (size_t)s->routes.index_topk;
 }
 
-/* Each token keeps itself and others that lie at random before it, in any order. */
+/* Each token keeps itself and random earlier tokens, in random order. */
 static struct sets random_sets(const vb_model *m, uint64_t seed)
 {
     struct sets s = sets_of(m);
@@ -123,7 +123,7 @@ TEST(the_sets_that_were_chosen_change_no_bit)
     }
 }
 
-/* Compares with the reference, in units of what perturbations move the reference. */
+/* Compares with the reference. The unit is the distance by which perturbations move the reference. */
 TEST(other_sets_are_those_of_the_reference)
 {
     static struct rows plain, got, exact, other;

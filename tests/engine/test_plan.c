@@ -53,7 +53,7 @@ static struct model *published(const char *name, const char *type, enum precisio
 
 /* ---- shapes ---- */
 
-static int is_extra(const struct config *c, const char *name) /* what this file leaves out: the published ones have it */
+static int is_extra(const struct config *c, const char *name) /* a tensor that published files have, but this file lacks */
 {
     char prefix[40];
     snprintf(prefix, sizeof prefix, "model.layers.%d.", c->num_hidden_layers);
@@ -142,7 +142,7 @@ TEST(a_lack_of_memory_is_told_and_nothing_is_left)
     make_dir(dir);
     write_published(dir, "DeepSeek-V2-Lite");
     long fail = 0, done = 0;
-    for (; !done; fail += fail < 30 ? 1 : 97) { /* the first ones one by one; there are thousands */
+    for (; !done; fail += fail < 30 ? 1 : 97) { /* each of the first 30 allocations, and then every 97th of thousands */
         struct counted counted = {.fail = fail};
         vb_allocator a = {counted_alloc, counted_free, &counted};
         struct model *m = NULL;
@@ -204,7 +204,7 @@ TEST(all_ranks_together_have_each_row_once)
 
 #define STEPS 5
 
-struct ran { /* what ranks did between two moments, and had at the end */
+struct ran { /* the work of the ranks in a period, and their memory at its end */
     double gathers, bytes, weights[3];
     vb_result result;
 };
@@ -236,8 +236,8 @@ static struct ran run_ranks(const char *path, const char *precision, const char 
     return ran;
 }
 
-/* The exchanges are those of so many planned passes. Where all matrices stay as they are stored, without scales, and there is one MTP
- * module at most, the bytes of the ranks' weights differ as planned. */
+/* The exchanges of a run are the sum of those that the plan has for its passes. If all matrices are used as stored, without scales, and there
+ * is at most one MTP module, the sizes of two ranks' weights also differ as planned. */
 static void check_run(const char *path, const char *name, enum precision precision)
 {
     struct ran ran = run_ranks(path, name, NULL);
@@ -276,7 +276,7 @@ TEST(ranks_exchange_what_is_planned)
             check_run(tiny[i], precisions[precision], (enum precision)precision);
 }
 
-/* Two rows choose 2 of 4 experts each: over all 36 pairs of choices, they read so many different experts. */
+/* Two rows choose 2 of 4 experts each. The expected number of different experts is the mean over all 36 pairs of choices. */
 TEST(the_expected_number_of_experts_is_the_mean_over_all_choices)
 {
     struct config c = {.n_routed_experts = 4, .num_experts_per_tok = 2};
@@ -350,7 +350,7 @@ TEST(heads_are_not_cut_and_a_rank_may_have_none)
     size_t with = 0;
     for (int r = 0; r < 300; r++) {
         double read = plan_target(m, &s, r, 1, 4096, 0).read, shorter = plan_target(m, &s, r, 1, 2048, 0).read;
-        with += read > shorter; /* who has no head reads no cache */
+        with += read > shorter; /* a rank without attention heads reads no cache */
         assert_true(read == shorter || read - shorter == 2048.0 * 61 * 576 * 4);
     }
     assert_int_equal(with, 128);

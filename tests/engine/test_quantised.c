@@ -152,7 +152,7 @@ static void compare_prompts(const struct subject *s)
     free(r.at);
 }
 
-/* with_text 0: the short prompts alone */
+/* with_text: nonzero to also run a long text, not only the short prompts */
 static void compare_some(const char *path, const char *precision, int with_text)
 {
     struct subject s = {.path = path, .precision = precision};

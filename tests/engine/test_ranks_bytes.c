@@ -30,7 +30,7 @@ static void close_on(struct opened *o)
     group_close(o->group);
 }
 
-/* What the exchanges since facts[0] were. They are the same on all ranks. */
+/* Returns the exchanges since facts[0]. They are the same on all ranks. */
 static void look_at(struct opened *o, const char *what, double gathers, double bytes)
 {
     vb_ranks_facts(o->ranks, o->after);
@@ -56,7 +56,7 @@ static vb_session *open_ready(struct opened *o, size_t tokens)
 
 /* ---- by hand ---- */
 
-/* Bytes of a number as it travels to a matrix. */
+/* Bytes of a number that is exchanged as the input of a matrix. */
 static double travelling(size_t p) { return p == 0 ? 4 : p == 1 ? 2 : 36.0 / 32; }
 
 static double layer_bytes(int is_moe, double w)

@@ -1,4 +1,4 @@
-/* tests/engine/test_ranks_faults.c -- what goes wrong on one of several ranks is reported on rank 0, and nothing hangs or leaks. Runs in the
+/* tests/engine/test_ranks_faults.c -- an error on one of several ranks is reported on rank 0, and nothing hangs or leaks. Runs in the
  * repository's root. With --all: more allocations fail. */
 #include "tests/support/ranks.h"
 
@@ -126,7 +126,7 @@ static int run_until_it_fails(long fail)
     close_all(&o);
     group_close(group);
     free(n.note);
-    return c.requests > c.fail ? 1 : 0; /* 0: there are not so many allocations */
+    return c.requests > c.fail ? 1 : 0; /* 0: no allocation failed, because there were fewer */
 }
 
 TEST(a_rank_without_memory_for_a_pass_ends_the_program)
@@ -281,7 +281,7 @@ TEST(groups_that_cannot_be_are_refused)
     REFUSED(vb_ranks_open(&r, &(vb_ranks_options){.rank = 0, .count = 0}, &err), VB_BAD_ARGUMENT, "rank 0 of 0");
 }
 
-/* An instruction set that a rank does not have is its error, not rank 0's. */
+/* If another rank's CPU lacks its instruction set, the error names this rank and not rank 0. */
 TEST(a_rank_without_the_instruction_set_is_named)
 {
     struct group *group;

@@ -1,6 +1,7 @@
-/* tests/engine/test_ranks_replay.c -- each rank alone sends the bytes that it sent before, if it gets what the other ranks sent then. So ranks on
- * another processor can be tested under an emulator, although all ranks of a group run on one kind of processor. Runs in the repository's
- * root. Without arguments, records are made and replayed on each instruction set of this machine.
+/* tests/engine/test_ranks_replay.c -- records all exchanges of a group of ranks, and then runs each rank alone: it receives the recorded bytes of
+ * the other ranks, and must send its own recorded bytes. The record may come from another kind of processor, so this also tests groups of
+ * different processors, under an emulator. Runs in the repository's root. Without arguments, records and replays on each instruction set of
+ * this machine.
  *
  *     test_ranks_replay record DIR         writes a model and all exchanges of a group to DIR
  *     test_ranks_replay replay DIR RANK    runs this rank alone
@@ -13,7 +14,7 @@
 
 static const uint32_t weights[RANKS] = {2, 1, 2};
 
-/* ---- what is computed ---- */
+/* ---- the computation ---- */
 
 /* Rank 0's part: models in every precision, a prompt, and tokens with drafts. */
 static void compute(vb_ranks *ranks, const char *dir, const char *isa)

@@ -33,7 +33,7 @@ static void draft_with(vb_model *m, struct notes *n, void *context)
     int32_t prompt[17];
     o.drafting.model = o.drafting.model ? o.drafting.model : m;
     random_tokens(m, 8, prompt, COUNT(prompt));
-    prompt[0] = 3; /* a thinking begins, for acceptance relaxed */
+    prompt[0] = 3; /* starts a thinking part, which acceptance relaxed needs */
     vb_session *s = open_session(m, &o, prompt, COUNT(prompt));
     note_run(n, s, 18, "first");
     OK(vb_append(s, prompt, 9, &err));
@@ -61,7 +61,7 @@ TEST(every_draft_method_drafts_the_same)
     vb_model_close(small);
 }
 
-/* Notes the confidence of each draft, which shows the bits of the logits from which it was drafted. */
+/* Records the confidence of each draft, which depends on the bits of the logits from which it was drafted. */
 static void draft_between(vb_model *m, struct notes *n, void *context)
 {
     const vb_session_options *of = context;
@@ -114,7 +114,7 @@ TEST(cuts_and_single_drafts_are_the_same)
         check("cuts", dirs[i], &(vb_model_options){.precision = i ? "bf16" : NULL, .cache_type = i ? NULL : "bf16"}, draft_between, NULL);
 }
 
-/* A model that drafts may be one of the same group. */
+/* A draft model may be computed by the same group of ranks. */
 static void draft_by_the_group(vb_model *m, struct notes *n, void *context)
 {
     vb_model *other = NULL;
@@ -198,7 +198,7 @@ TEST(rows_of_evaluations_and_routes_are_the_same)
     for (size_t i = 0; i < COUNT(paths); i++)
         check(paths[i], paths[i], NULL, evaluate, i % 2 ? "expanded" : NULL);
     char dir[64];
-    layout_checkpoint(dir, (struct layout_checkpoint){.layout = LAYOUT_FP8}); /* its module has a head of its own */
+    layout_checkpoint(dir, (struct layout_checkpoint){.layout = LAYOUT_FP8}); /* the MTP module of this layout has its own output head */
     check("FP8", dir, &(vb_model_options){.precision = "bf16"}, evaluate, NULL);
     remove_dir(dir);
 }
@@ -354,7 +354,7 @@ static void find_bad_row(vb_model *m, struct notes *n, void *context)
     vb_session_close(s);
 }
 
-/* The number is in the share of one rank. */
+/* The weight that is not finite is in the share of one rank only. */
 TEST(logits_that_are_not_finite_are_reported_the_same)
 {
     static const char *const tensors[] = {"model.layers.1.self_attn.o_proj.weight", "model.layers.0.mlp.down_proj.weight", "lm_head.weight"};
@@ -400,7 +400,7 @@ static void stop_often(vb_model *m, struct notes *n, void *context)
     vb_session_options o = some_options(vb_mtp_modules(m) ? "mtp-eagle" : "ngram", 2);
     random_tokens(m, 3, prompt, COUNT(prompt));
     o.prefill_chunk = 20; /* passes of 20, 20 and 4 rows */
-    if (m->ranks) { /* in one process, stops have other places */
+    if (m->ranks) { /* a single process calls `stop` at other places */
         o.stop = stop;
         o.stop_context = &stopper;
     }

@@ -28,7 +28,7 @@ static void prompt_and_tokens(vb_model *m, struct notes *n, void *context)
 
 static const char *const precisions[] = {"f32", "bf16", "q8", "q4"}, *const caches[] = {"f32", "bf16", "q8"};
 
-/* Number i of a series of groups: 2 to 8 ranks, equal or not, and each with other instructions. */
+/* Group i of a series: 2 to 8 ranks, with equal or different shares and different instruction sets. */
 static struct group_options some_group(size_t i)
 {
     const char *const *isas = isas_here();
@@ -68,7 +68,7 @@ TEST(weights_in_every_layout_give_the_same_bits_in_every_precision)
     }
 }
 
-/* The head is a share of the embedding, which each rank has as well. */
+/* The output head is tied: each rank has its rows of the head, and the whole embedding. */
 TEST(a_tied_head_in_every_precision_gives_the_same_bits)
 {
     char dir[64];

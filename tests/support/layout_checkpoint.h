@@ -2,7 +2,7 @@
  * several groups of 32 rows, and it has several attention heads, so that several ranks have a share of each matrix. Its weights are random
  * codes. The shares of equal ranks begin inside blocks of FP8 scales.
  *
- * A DeepseekV3 with 2 layers (the first is dense), one MTP module with an embedding and a head of its own, 5 attention heads, and 4 experts,
+ * A DeepseekV3 with 2 layers (the first is dense), one MTP module with its own embedding and output head, 5 attention heads, and 4 experts,
  * of which each token takes 2. */
 #ifndef VB_TEST_LAYOUT_CHECKPOINT_H
 #define VB_TEST_LAYOUT_CHECKPOINT_H
