@@ -19,7 +19,7 @@
 
 #include "tools/cli/cli.h"
 
-/* An array that forces choices: experts of tokens, or the tokens to which tokens attend. */
+/* An array of forced choices: the experts of each token, or the tokens to which each token attends. */
 enum routes_kind { ROUTES_EXPERTS, ROUTES_KEPT };
 struct routes_array {
     enum routes_kind kind;
@@ -34,12 +34,12 @@ struct routes_array {
 int cli_routes_in(struct cli *c, size_t tokens, size_t most);
 /* Reads a file. The caller frees out->numbers. Reports errors. */
 int routes_array_of_file(const struct cli *c, enum routes_kind kind, const char *path, struct routes_array *out);
-/* Checks that there are rows of at least tokens - 1 and at most `most` tokens. `name` says in messages where they come from. */
+/* Checks that there are rows for at least tokens - 1 and at most `most` tokens. Messages use `name` as the source of the array. */
 int routes_array_check(const struct cli *c, const char *name, const struct routes_array *choices, size_t tokens, size_t most);
-/* Reads the array in a JSON value; `name` says in messages where it comes from. The caller frees out->numbers. Reports errors. */
+/* Reads the array in a JSON value. Messages use `name` as its source. The caller frees out->numbers. Reports errors. */
 int routes_array_of_json(const struct cli *c, enum routes_kind kind, const char *name, const json_t *value, struct routes_array *out);
-/* Makes routes of both arrays, of which each may be empty (numbers is NULL). If one has fewer tokens, it gets rows of -1. The routes
- * point into them. */
+/* Combines both arrays, either of which may be empty (numbers is NULL). If one has fewer tokens, rows of -1 are appended to it. The result
+ * points to their numbers. */
 vb_routes routes_join(const struct cli *c, struct routes_array *experts, struct routes_array *kept);
 /* Returns routes as SGLang does: int32 numbers in base64, one after the other. Free the text. */
 char *routes_base64(const vb_routes *routes, enum routes_kind kind);

@@ -1,4 +1,4 @@
-/* tools/diff/scales.c -- whether rounding explains that the codes of an indexer's query have another scale on the two sides.
+/* tools/diff/scales.c -- decides whether rounding explains why the two sides have different scales for the codes of an indexer's query.
  *
  * The scale is 2^ceil(log2(a / 448)), where a is the largest number of the query after the Hadamard transform (docs/ARITHMETIC.md, rule
  * 9). If a / 448 is near a power of two, rounding decides between two scales. The weight of the head contains the scale, so it is then
@@ -6,16 +6,16 @@
  * codes.
  *
  * The range of possible scales of a side follows from its query, self_attn.indexer.q. The transform makes log2(D) sums and a product, and
- * the query itself may have been rounded when it was stored: each of these roundings moves a number of the result by at most
- * u D^-1/2 sum |q|. If a side has no query, that of the other side stands for it, within the bound of that tap: the transform does not change
- * the length of a vector. */
+ * the query itself may have been rounded when it was stored. Each of these roundings changes a number of the result by at most
+ * u D^-1/2 sum |q|. If a side has no query, the query of the other side is used, whose numbers may differ by the bound of that tap; the
+ * transform does not change the length of a vector. */
 #include "tools/diff/diff.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define LEAST 1e-4 /* a is at least this */
+#define LEAST 1e-4 /* if a is smaller, this is used instead */
 #define MOST_CODE 448.0
 
 struct scale_range {
@@ -37,7 +37,7 @@ static void hadamard(double *x, size_t D)
         x[i] /= sqrt((double)D);
 }
 
-/* q [D]: a head of a query, which is changed. moved: how far its numbers may be from those of the side. */
+/* q [D]: one head of a query; the function overwrites it. moved: how much its numbers may differ from those of the side. */
 static struct scale_range range_of(double *q, size_t D, int transforms, double unit, double moved)
 {
     double sum = 0, most = 0;
@@ -63,7 +63,7 @@ static const struct diff_series *query_of(const struct diff_side *side, const st
     return *found ? q : NULL;
 }
 
-/* Returns k if rounding explains that x, the weight of the head on side 0, is 2^k times as large as it is with the scale of side 1; or 0. */
+/* x and y are the weight of a head on side 0 and 1. Returns k if rounding explains that the scale of side 0 is 2^k times that of side 1, else 0. */
 static int scale_flip(const struct diff_side *const sides[2], const struct bounds *b, const struct diff_series *weights, const struct diff_row *row,
                     size_t head, double x, double y)
 {

@@ -73,7 +73,7 @@ class Dump:
         value = value.detach().index_select(0, places).to("cpu", copy=True).contiguous()
         if name.endswith(".indexer.output") and value.dtype in (torch.int32, torch.int64):
             name = name.removesuffix("output") + "kept"
-            own = torch.tensor([[row[2]] for row in self._rows], dtype=value.dtype)  # before index_topk tokens, classes also list later ones
+            own = torch.tensor([[row[2]] for row in self._rows], dtype=value.dtype)  # for the first tokens, classes also list later tokens
             value = torch.where(value > own, -1, value).to(torch.int32)
         key = f"{name}@{self._passes}" if self._passes else name
         self._tensors[key] = value

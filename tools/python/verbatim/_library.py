@@ -1,4 +1,4 @@
-"""Looks for libverbatim, and loads it."""
+"""Finds libverbatim and loads it."""
 
 import ctypes as C
 import functools
@@ -11,7 +11,7 @@ SONAME = "libverbatim.so.0"
 
 
 def candidates():
-    """Where the library is looked for, in order. VERBATIM_LIBRARY, when set, is the only place."""
+    """The paths to try, in order. If VERBATIM_LIBRARY is set, it is the only one."""
     named = os.environ.get("VERBATIM_LIBRARY")
     if named:
         return [named]
@@ -24,7 +24,7 @@ def candidates():
 
 @functools.lru_cache(maxsize=None)
 def library():
-    """The library, loaded once. OSError says what was tried."""
+    """The library, loaded once. If it cannot be loaded, the OSError lists the paths that were tried."""
     tried = []
     for place in candidates():
         try:

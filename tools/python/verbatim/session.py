@@ -149,7 +149,7 @@ class Session(Closing):
 
     @property
     def kept_sets(self) -> np.ndarray | None:
-        """int32 [tokens, layers, index_topk]: the tokens to which all tokens that were computed attended, in ascending order, and then -1. Layers
+        """int32 [tokens, layers, index_topk]: for each computed token, the tokens to which it attended, in ascending order, and then -1. Layers
         without an indexer contain -1. None without record_kept_sets."""
         return self._recorded()[1]
 
