@@ -513,8 +513,8 @@ class vb_session_info(C.Structure):
 
 STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_placement, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_tree_shape, vb_drafting,
            vb_draft_method, vb_session_options, vb_thread_use, vb_event, vb_result, vb_generate_options,
-           vb_batch_options, vb_request_end, vb_request, vb_batch_state, vb_file_options, vb_session_info,
-           vb_model_facts, vb_convention, vb_system, vb_quantise_options, vb_quantised_tensor, vb_ranks_options, vb_rank_facts, vb_offload, vb_device_facts, vb_routes,
+           vb_batch_options, vb_request_end, vb_request, vb_batch_state, vb_offload, vb_device_facts, vb_file_options, vb_session_info,
+           vb_model_facts, vb_convention, vb_system, vb_quantise_options, vb_quantised_tensor, vb_ranks_options, vb_rank_facts, vb_routes,
            vb_tensor, vb_utf8]
 
 # name: what it returns, what it takes. Models, sessions and tokenizers are addresses.
