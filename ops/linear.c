@@ -1,4 +1,5 @@
 #include "ops/linear.h"
+#include "ops/linear_device.h"
 
 #include <string.h>
 
@@ -177,6 +178,10 @@ void op_linear_packed(const struct op_ctx *cx, float *y, const struct op_packed 
 
 void op_linears(struct op_ctx *cx, const struct linear *layers, size_t count, const float *x, size_t S)
 {
+    if (cx->device) {
+        device_linears(cx, layers, count, x, S);
+        return;
+    }
     size_t mark = op_mark(cx), K = layers->w->cols;
     unsigned forms = 0;
     for (size_t i = 0; i < count; i++)

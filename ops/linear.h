@@ -11,6 +11,9 @@
  * groups of 32 numbers (kernels pack and quantise, rule 2). op_linear_exact never rounds x to BF16; the router's gate
  * needs this.
  *
+ * With op_ctx.device, kernels of the device compute the same bits (ops/linear_device.h). op_pack, op_multiply and the other steps of a
+ * linear layer are for the CPU only.
+ *
  * With op_ctx.onednn, oneDNN computes the sums, in an order that it chooses. Each task calls oneDNN once for its rows
  * of W. x then stays in natural order, and is rounded to BF16 if op_ctx.bf16 is set. op_linear_exact and op_multiply
  * never use oneDNN, so their results always have the bits that docs/ARITHMETIC.md defines. */

@@ -20,7 +20,12 @@
 #define DEVICE_KERNELS(X) \
     X(rmsnorm, 128)       \
     X(add, 256)           \
-    X(exp_of_bits, 256)
+    X(exp_of_bits, 256)   \
+    X(round_x, 256)       \
+    X(linear1, 256)       \
+    X(linear2, 256)       \
+    X(linear4, 256)       \
+    X(linear8, 256)
 
 enum device_kernel {
 #define X(name, threads) KERNEL_##name,
@@ -57,5 +62,35 @@ struct exp_of_bits_args {
     uint32_t first, step;
     size_t n;
 };
+
+/* y[s*K + k] = x[s*ldx + k] rounded as op_round_x does, for k < K. One thread for each number of a row, by blocks for each row. */
+struct round_x_args {
+    float *y;
+    const float *x;
+    size_t ldx, K;
+};
+
+/* A matrix that multiplies rows of x: y[s*ldy + n] = dot(row n of w, x[s]). The pointers in w are addresses of the device. A block
+ * computes `side` times 4 * LINEAR_ROWS(T) rows of w, and needs `side` * ceil(w.cols / 1024) <= 8 if `side` is not 1. */
+struct matmul_part {
+    struct weight_view w;
+    float *y;
+    size_t ldy;
+    unsigned side;
+};
+
+/* Kernels linear1, linear2, linear4 and linear8 (rule 1) multiply matrices by tiles of T = 1, 2, 4 or 8 rows of x, which may be padded: rows
+ * from S on are not computed. Grid: the blocks that the largest matrix needs; ceil(S / T); the number of matrices. */
+#define MATMUL_PARTS 4
+#define LINEAR_ROWS(T) ((T) < 4 ? 1 : 2) /* rows of w that each thread works on */
+struct matmul_args {
+    struct matmul_part part[MATMUL_PARTS];
+    const float *x;
+    size_t ldx, S;
+};
+#define linear1_args matmul_args
+#define linear2_args matmul_args
+#define linear4_args matmul_args
+#define linear8_args matmul_args
 
 #endif

@@ -112,6 +112,14 @@ void lanes_warp_barrier(unsigned mask)
     wait_as(AT_WARP);
 }
 
+void lanes_check_aligned(const void *p, size_t alignment)
+{
+    if ((uintptr_t)p % alignment) {
+        fprintf(stderr, "kernel %s: %zu bytes are read from an address that is not aligned\n", block.kernel, alignment);
+        abort();
+    }
+}
+
 uint64_t lanes_exchange(unsigned mask, uint64_t bits, unsigned from)
 {
     unsigned first = block.now / 32 * 32;

@@ -44,6 +44,16 @@ template <class T> static inline T __shfl_down_sync(unsigned mask, T value, unsi
     extern "C" void name(const void *args) { lanes_##name(*(const struct name##_args *)args); } \
     static void lanes_##name(const struct name##_args &a)
 #define DEVICE static inline
+#define UNROLL
+struct alignas(16) uint4 {
+    uint32_t x, y, z, w;
+};
+struct alignas(8) uint2 {
+    uint32_t x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
 /* One block runs at a time. The emulator fills the section with garbage before each block. */
 #define SHARED(type, name, n) static type name[n] __attribute__((section("lanes_shared")))
 
@@ -58,6 +68,21 @@ static inline float float_of_bits(uint32_t bits)
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
+}
+
+
+/* Aborts if the address is not aligned: a device would do so. */
+void lanes_check_aligned(const void *p, size_t alignment);
+template <class T> static inline T read_once(const T *p)
+{
+    lanes_check_aligned(p, sizeof(T));
+    return *p;
+}
+static inline float half_to_float(uint16_t bits)
+{
+    int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    float f = exponent == 31 ? (fraction ? NAN : INFINITY) : exponent ? ldexpf((float)(1024 + fraction), exponent - 25) : ldexpf((float)fraction, -24);
+    return bits >> 15 ? -f : f;
 }
 
 #endif

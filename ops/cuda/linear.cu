@@ -1,0 +1,220 @@
+/* ops/cuda/linear.cu -- linear layers by rule 1.
+ *
+ * Eight threads compute a dot product: thread j has the partial sums 2j and 2j + 1, to which numbers 4j .. 4j + 3 of each chunk belong. So
+ * a thread reads four weights at once, and the four dot products that a warp computes side by side share what it reads of x. Reading the
+ * weights takes the time if x has few rows. Therefore the blocks of 1024 numbers of a row of weights are computed by different warps, each with
+ * several chunks in flight; they are then added in ascending order. With more rows of x, a thread works on several rows of weights, because the
+ * threads would else read x as fast as the L1 cache can give it. */
+#include "ops/cuda/weights.h"
+
+static const unsigned WARPS = THREADS_linear1 / 32, LANES = 8, MOST_BLOCKS = 32;
+
+/* Bytes of weights that a thread asks for before it uses the first of them. */
+static const unsigned IN_FLIGHT = 64;
+
+/* One block of 1024 numbers, or less at the end of a row. */
+template <int T, int R> struct partial_sums {
+    float even[R][T], odd[R][T]; /* partial sums 2j and 2j + 1 of row r of weights and row t of x */
+};
+
+template <int T, int R> struct operands {
+    const struct weight_view *w;
+    size_t n[R];       /* rows of weights */
+    const float *x[T]; /* rows of x */
+};
+
+DEVICE unsigned lane_of_row(void) { return threadIdx.x % LANES; }
+
+template <int T, int R> DEVICE void multiply_four(struct partial_sums<T, R> &a, int r, int t, const float w[4], float4 x)
+{
+    a.even[r][t] = fmaf(w[1], x.y, a.even[r][t]);
+    a.even[r][t] = fmaf(w[0], x.x, a.even[r][t]);
+    a.odd[r][t] = fmaf(w[3], x.w, a.odd[r][t]);
+    a.odd[r][t] = fmaf(w[2], x.z, a.odd[r][t]);
+}
+
+/* U whole chunks from column k on, whose weights share a scale in types F8_E4M3 and I8. at[r] points to this thread's first weight. */
+template <int TYPE, int U, int T, int R>
+DEVICE void add_chunks(struct partial_sums<T, R> &a, const struct operands<T, R> &o, const unsigned char *const (&at)[R], size_t k, const float (&scale)[R])
+{
+    typedef typename stored<TYPE>::word word;
+    const size_t chunk = sizeof(word) * LANES, j = k + 4 * lane_of_row();
+    word v[U][R];
+    UNROLL for (int u = 0; u < U; u++)
+        UNROLL for (int r = 0; r < R; r++)
+            v[u][r] = read_once((const word *)(const void *)(at[r] + (size_t)u * chunk));
+    UNROLL for (int u = 0; u < U; u++) {
+        size_t column = j + (size_t)u * DOT_CHUNK;
+        float f[R][4];
+        UNROLL for (int r = 0; r < R; r++) {
+            float factor = 1.0f, s = TYPE == WEIGHT_I4 || TYPE == WEIGHT_F4 ? scale_of<TYPE>(*o.w, o.n[r], column, &factor) : scale[r];
+            decode<TYPE>(f[r], v[u][r], s, factor, o.w->rounded);
+        }
+        UNROLL for (int t = 0; t < T; t++) {
+            float4 x = *(const float4 *)(const void *)(o.x[t] + column);
+            UNROLL for (int r = 0; r < R; r++)
+                multiply_four(a, r, t, f[r], x);
+        }
+    }
+}
+
+/* One chunk from column k on that is not aligned, or not whole: numbers from column `end` on count as +0. */
+template <int TYPE, int T, int R> DEVICE void add_any(struct partial_sums<T, R> &a, const struct operands<T, R> &o, size_t k, size_t end)
+{
+    size_t j = k + 4 * lane_of_row();
+    UNROLL for (int r = 0; r < R; r++) {
+        float f[4];
+        UNROLL for (size_t i = 0; i < 4; i++)
+            f[i] = j + i < end ? weight_at<TYPE>(*o.w, o.n[r], j + i) : 0.0f;
+        UNROLL for (int t = 0; t < T; t++) {
+            const float *x = o.x[t] + j;
+            float4 some = {j < end ? x[0] : 0.0f, j + 1 < end ? x[1] : 0.0f, j + 2 < end ? x[2] : 0.0f, j + 3 < end ? x[3] : 0.0f};
+            multiply_four(a, r, t, f, some);
+        }
+    }
+}
+
+/* Columns [k, end), which are a block of rule 1. If `aligned` is set, weights and x are aligned for add_chunks. */
+template <int TYPE, int T, int R> DEVICE void add_block(struct partial_sums<T, R> &a, const struct operands<T, R> &o, size_t k, size_t end, int aligned)
+{
+    typedef typename stored<TYPE>::word word;
+    constexpr int most = IN_FLIGHT / (int)sizeof(word) / R, U = most > 8 ? 8 : most > 1 ? most : 1;
+    constexpr bool scaled = TYPE == WEIGHT_F8_E4M3 || TYPE == WEIGHT_I8;
+    const struct weight_view &w = *o.w;
+    const unsigned char *at[R];
+    float scale[R], factor;
+    size_t whole = aligned ? (end - k) / DOT_CHUNK : 0, same = whole; /* chunks; those before the next scale */
+    UNROLL for (int r = 0; r < R; r++) {
+        at[r] = (const unsigned char *)w.data + (o.n[r] * w.stride + k + 4 * lane_of_row()) * sizeof(word) / 4;
+        scale[r] = 1.0f;
+    }
+    if (scaled)
+        same = (w.block_cols - (unsigned)(k + w.scale_col) % (unsigned)w.block_cols) / DOT_CHUNK;
+    while (whole) {
+        size_t some = same < whole ? same : whole;
+        whole -= some;
+        if (scaled) {
+            UNROLL for (int r = 0; r < R; r++)
+                scale[r] = scale_of<TYPE>(w, o.n[r], k, &factor);
+            same = w.block_cols / DOT_CHUNK;
+        }
+        for (; some >= U; some -= U, k += U * DOT_CHUNK) {
+            add_chunks<TYPE, U>(a, o, at, k, scale);
+            UNROLL for (int r = 0; r < R; r++)
+                at[r] += U * LANES * sizeof(word);
+        }
+        for (; some; some--, k += DOT_CHUNK) {
+            add_chunks<TYPE, 1>(a, o, at, k, scale);
+            UNROLL for (int r = 0; r < R; r++)
+                at[r] += LANES * sizeof(word);
+        }
+    }
+    for (; k < end; k += DOT_CHUNK)
+        add_any<TYPE>(a, o, k, end);
+}
+
+/* The fold of rule 1, for all sums of the four dot products of a warp. Then one thread of each stores them. */
+template <int T, int R> DEVICE void store_block(float *to, const struct partial_sums<T, R> &a)
+{
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int t = 0; t < T; t++) {
+            float even = a.even[r][t], odd = a.odd[r][t];
+            UNROLL for (int h = LANES / 2; h; h /= 2) {
+                even = even + __shfl_xor_sync(ALL_LANES, even, h);
+                odd = odd + __shfl_xor_sync(ALL_LANES, odd, h);
+            }
+            if (lane_of_row() == 0)
+                to[r * T + t] = even + odd;
+        }
+}
+
+template <int TYPE, int T, int R> DEVICE void add_block_of(struct partial_sums<T, R> &a, const struct operands<T, R> &o, size_t ldx, size_t k, size_t end)
+{
+    typedef typename stored<TYPE>::word word;
+    size_t row = o.w->stride * sizeof(word) / 4;
+    add_block<TYPE>(a, o, k, end, ((uintptr_t)o.w->data | row) % sizeof(word) == 0 && ((uintptr_t)o.x[0] | ldx * sizeof(float)) % sizeof(float4) == 0);
+}
+
+template <int T, int R> DEVICE void add_block_of_any(struct partial_sums<T, R> &a, const struct operands<T, R> &o, size_t ldx, size_t k, size_t end)
+{
+    switch (o.w->type) {
+    case WEIGHT_F32: add_block_of<WEIGHT_F32>(a, o, ldx, k, end); break;
+    case WEIGHT_F16: add_block_of<WEIGHT_F16>(a, o, ldx, k, end); break;
+    case WEIGHT_BF16: add_block_of<WEIGHT_BF16>(a, o, ldx, k, end); break;
+    case WEIGHT_F8_E4M3: add_block_of<WEIGHT_F8_E4M3>(a, o, ldx, k, end); break;
+    case WEIGHT_I8: add_block_of<WEIGHT_I8>(a, o, ldx, k, end); break;
+    case WEIGHT_I4: add_block_of<WEIGHT_I4>(a, o, ldx, k, end); break;
+    default: add_block_of<WEIGHT_F4>(a, o, ldx, k, end);
+    }
+}
+
+/* `shared` [MOST_BLOCKS or WARPS][4 dot products][R][T] has the sums of blocks. */
+template <int T> DEVICE void multiply(const struct matmul_args &a, float *shared)
+{
+    constexpr int R = LINEAR_ROWS(T), ROWS = 4 * R, TILE = ROWS * T;
+    const struct matmul_part &p = a.part[blockIdx.z];
+    const struct weight_view w = p.w;
+    size_t first = (size_t)blockIdx.x * p.side * ROWS, row = (size_t)blockIdx.y * T, blocks = (w.cols + DOT_BLOCK - 1) / DOT_BLOCK;
+    unsigned warp = threadIdx.x / 32, dot = threadIdx.x % 32 / LANES;
+    float total = 0.0f;
+    struct operands<T, R> o;
+    if (first >= w.rows)
+        return;
+    o.w = &w;
+    UNROLL for (int t = 0; t < T; t++)
+        o.x[t] = a.x + (row + t < a.S ? row + t : a.S - 1) * a.ldx;
+    for (size_t b0 = 0; b0 < blocks; b0 += MOST_BLOCKS) {
+        size_t some = blocks - b0 < MOST_BLOCKS ? blocks - b0 : MOST_BLOCKS;
+        for (unsigned u = warp; u < p.side * some; u += WARPS) { /* block b0 + u % some of row group u / some */
+            size_t k = (b0 + u % some) * DOT_BLOCK, n = first + u / some * ROWS + dot;
+            struct partial_sums<T, R> sums = {};
+            UNROLL for (int r = 0; r < R; r++)
+                o.n[r] = n + 4 * r < w.rows ? n + 4 * r : w.rows - 1;
+            add_block_of_any(sums, o, a.ldx, k, k + DOT_BLOCK < w.cols ? k + DOT_BLOCK : w.cols);
+            store_block(shared + (u * 4 + dot) * R * T, sums);
+        }
+        __syncthreads();
+        for (unsigned i = threadIdx.x; i < p.side * TILE; i += WARPS * 32) { /* if there is more than one step of b0, a thread has at most one i */
+            const float *sum = shared + i / TILE * some * TILE + i % TILE;
+            for (size_t b = 0; b < some; b++)
+                total = b0 + b ? total + sum[b * TILE] : sum[b * TILE];
+            size_t n = first + i / TILE * ROWS + i / (R * T) % 4 + i / T % R * 4, t = row + i % T;
+            if (b0 + some == blocks && n < w.rows && t < a.S)
+                p.y[t * p.ldy + n] = total;
+        }
+        __syncthreads();
+    }
+}
+
+KERNEL(linear1)
+{
+    SHARED(float, shared, MOST_BLOCKS * 4 * LINEAR_ROWS(1));
+    multiply<1>(a, shared);
+}
+
+KERNEL(linear2)
+{
+    SHARED(float, shared, MOST_BLOCKS * 4 * LINEAR_ROWS(2) * 2);
+    multiply<2>(a, shared);
+}
+
+KERNEL(linear4)
+{
+    SHARED(float, shared, MOST_BLOCKS * 4 * LINEAR_ROWS(4) * 4);
+    multiply<4>(a, shared);
+}
+
+KERNEL(linear8)
+{
+    SHARED(float, shared, MOST_BLOCKS * 4 * LINEAR_ROWS(8) * 8);
+    multiply<8>(a, shared);
+}
+
+KERNEL(round_x)
+{
+    size_t k = (size_t)blockIdx.x * THREADS_round_x + threadIdx.x;
+    if (k < a.K) {
+        float x = round_to_bf16(a.x[blockIdx.y * a.ldx + k]);
+        a.y[blockIdx.y * a.K + k] = fabsf(x) < 0x1p-56f ? 0.0f : x;
+    }
+}
