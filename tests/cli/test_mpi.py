@@ -33,7 +33,7 @@ HERE = [m for m, (launcher, _) in IMPLEMENTATIONS.items() if os.path.exists(f"{V
 
 
 def command(mpi, ranks, arguments):
-    """A launcher's command line. `ranks`: how many, or a list of each rank's own arguments; one that begins with a folder runs there."""
+    """A launcher's command line. `ranks`: the number of ranks, or a list of each rank's own arguments. If these begin with a folder, the rank runs there."""
     launcher, options = IMPLEMENTATIONS[mpi]
     program = os.path.abspath(f"{VERBATIM}-{mpi}")
     if isinstance(ranks, int):
@@ -60,7 +60,7 @@ def alone(*arguments, **how):
 
 
 def ours(text):
-    """The lines of stderr that are not the launcher's."""
+    """The lines of stderr that the launcher did not write."""
     return [line for line in text.split("\n") if line.startswith("verbatim: ")]
 
 
@@ -76,7 +76,7 @@ def read(path):
 
 
 def said(answer):
-    """What generate --json says about the model, and not about the machine."""
+    """The keys of generate --json that depend on the model, not on the machine."""
     return {key: value for key, value in json.loads(answer).items() if key != "stats"}
 
 
@@ -282,7 +282,7 @@ running = []  # all of them; what a failed test leaves is killed
 
 
 class Running:
-    """A run that is to be ended; its ranks are all there."""
+    """A run that the test will end, after all its ranks have started."""
 
     def __init__(self, mpi, ranks, arguments, machines=None):
         self.errors = tempfile.TemporaryFile("w+")
@@ -307,7 +307,7 @@ class Running:
             os.kill(pid, signal.SIGKILL)
 
     def ended(self):
-        """Its exit code; all ranks must be gone soon."""
+        """Returns the exit code. Fails if a rank still runs after SOON seconds."""
         began = time.monotonic()
         try:
             code = self.process.wait(PATIENCE)
@@ -432,7 +432,7 @@ exec ip netns exec $name unshare --uts sh -c "hostname $name; $*"
 
 
 class TwoMachines:
-    """Two network namespaces, each with an address and a host name of its own, and nothing between them but a pair of interfaces."""
+    """Two network namespaces, each with its own address and host name, connected only by a veth pair."""
 
     def __enter__(self):
         self.names = [f"verbatim{os.getpid()}{side}" for side in "ab"]
@@ -469,7 +469,7 @@ class TwoMachines:
         return [*here, IMPLEMENTATIONS[mpi][0], *options, "-n", "2", os.path.abspath(f"{VERBATIM}-{mpi}"), *arguments]
 
     def sent(self):
-        """Bytes that have gone through the network."""
+        """Bytes that were sent over the network so far."""
         said = [json.loads(output(["ip", "-n", name, "-s", "-j", "link", "show", "veth0"])) for name in self.names]
         return sum(one[0]["stats64"]["tx"]["bytes"] for one in said)
 

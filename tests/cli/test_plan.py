@@ -45,7 +45,7 @@ def tensors_of(path):
 
 
 def share(weights, rank, count, unit):
-    """How many of `count` rows a rank has, in units."""
+    """The number of rows, of `count`, that a rank has. Shares consist of whole units."""
     units, total = -(-count // unit), sum(weights)
     ends = [min(count, units * sum(weights[:r]) // total * unit) for r in (rank, rank + 1)]
     return ends[1] - ends[0]
@@ -56,7 +56,7 @@ def head_unit(v):
 
 
 def memory(path, weights, rank, drafts):
-    """bytes of own rows and of what each rank has; and of all FP8 scales, whose share of a rank is not counted here"""
+    """Bytes of a rank's own rows, of the tensors that every rank has, and of all FP8 scales (of which a rank has a share)."""
     config, own, whole, scales = config_of(path), 0, 0, 0
     for name, (dtype, shape) in tensors_of(path).items():
         parts = name.split(".")
@@ -177,7 +177,7 @@ def types_may_be_chosen_without_weights():
         for weights, said in (("nvfp4", {"quant_method": "modelopt", "quant_algo": "NVFP4"}), ("mxfp4", {"quant_method": "quark", "global_quant_config": quark})):
             path = published(directory, "DeepSeek-V3", quantization_config=said)
             assert plan(path)["types"] == plan(v3, "--weights", weights)["types"], weights
-        for weights, precision in (("q4_0", "f32"), ("fp8", "q4"), ("bf16", "q4")):  # the same weights in memory, made before or when opening
+        for weights, precision in (("q4_0", "f32"), ("fp8", "q4"), ("bf16", "q4")):  # the same weights in memory: stored so, or quantised when the model is opened
             types = plan(v3, "--weights", weights, "--precision", precision)["types"]
             assert set(types) == {"BF16", "Q4_0"} and types == plan(v3, "--precision", "q4")["types"], types
         text = run(v3, "--ranks", "4", "--precision", "bf16").stdout

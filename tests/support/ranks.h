@@ -1,5 +1,5 @@
-/* tests/support/ranks.h -- a group of ranks in one process: each rank is a thread, and they exchange bytes in memory. And runs whose
- * results are noted, so that a run on ranks can be compared with the same run in one process. */
+/* tests/support/ranks.h -- a group of ranks in one process: each rank is a thread, and they exchange bytes in memory. Also functions that
+ * record the results of a run, to compare a run on ranks with the same run in one process. */
 #ifndef VB_TEST_RANKS_H
 #define VB_TEST_RANKS_H
 
@@ -25,10 +25,10 @@ struct group;
 vb_ranks *group_open(struct group **out, const struct group_options *o);
 /* Ends all ranks. The test fails if one of them had an error, or if the ranks did not make the same exchanges. */
 void group_close(struct group *g);
-/* Starts the ranks; all of them have to fail with this code. *err receives the error of rank 0. */
+/* Starts the ranks. The test fails unless all of them fail with this code. *err receives the error of rank 0. */
 void group_refused(const struct group_options *o, int code, vb_error *err);
 
-/* ---- runs with notes ---- */
+/* ---- recorded runs ---- */
 
 struct notes {
     size_t count, room;
