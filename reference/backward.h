@@ -41,6 +41,17 @@ struct reference_loss_options {
     int depths;                     /* number of MTP depths; depth k uses module k mod (number of modules). 0: the target alone */
     double mtp_loss_scaling_factor; /* 0.1 in Megatron */
     struct conventions conventions; /* those that change a training step; others must have their defaults */
+    /* A seed for perturbed runs, as in reference_options; 0: none. Every value and every gradient of a value is multiplied by 1 + u 2^-24,
+     * so the spread of several runs shows how far the gradients of an f32 program may be from these. The backward pass recomputes
+     * the values of a layer, with other random numbers, so that the spread is somewhat too large. */
+    uint64_t perturb;
+    /* Receive the values of the forward pass and their gradients; NULL: none. A gradient has the name, layer, index and shape of its
+     * value (reference.h). It is the gradient of the total loss, by all ways from the value to the loss. Gradients come in the reverse
+     * order of the values, but those of logits come right after the logits. These values have no gradient here: silu, mixed,
+     * router_choice, router_groups, router_kept and router_experts. */
+    void (*hook)(void *context, const struct reference_value *value);
+    void (*gradient_hook)(void *context, const struct reference_value *gradient);
+    void *hook_context;
 };
 
 /* A mean is 0 if there is nothing to predict. */

@@ -66,8 +66,9 @@ static int fill(struct reference_gradients *g, const struct matrix **list, size_
         if (i && w->tensor == list[i - 1]->tensor) /* a tensor that is used twice */
             continue;
         struct reference_gradient *of = &g->of[g->count];
-        *of = (struct reference_gradient){w->tensor->name, w->rows, w->cols, vb_alloc(&g->allocator, (size_t)w->rows * (size_t)w->cols, sizeof *of->data)};
-        if (!of->data)
+        double *data = vb_alloc(&g->allocator, (size_t)w->rows * (size_t)w->cols, sizeof *data);
+        *of = (struct reference_gradient){w->tensor->name, w->rows, w->cols, data};
+        if (!data)
             return vb_fail(err, VB_NO_MEMORY, "no memory for the gradient of %s", w->tensor->name);
         g->count++;
     }
@@ -149,7 +150,8 @@ int ref_back_open(struct reference_back *b, const struct reference *r, const str
         {&b->dheads_of.v, s * H * V},
         {&b->dkv, s * H * (N + V)},
         {&b->dheads, s * H * V},
-        {&b->row, 2 * s},
+        {&b->dp, s * s},
+        {&b->dscores_of_head, s * s},
         {&b->product, s * W},
         {&b->dgate, s * W},
         {&b->dup, s * W},

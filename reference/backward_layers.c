@@ -86,6 +86,20 @@ double ref_cross_entropy(double *dz, const double *z, const int32_t *tok, int S,
 
 /* -- with the weights of a checkpoint ------------------------------------------------------------------------------ */
 
+void ref_back_show(struct reference_back *b, const char *name, int index, int rows, int cols, const double *d)
+{
+    struct reference_value gradient = {name, b->run.layer, index, rows, cols, d};
+    if (b->hook)
+        b->hook(b->hook_context, &gradient);
+}
+
+void ref_back_value(struct reference_back *b, const char *name, int index, int rows, int cols, double *d)
+{
+    for (size_t i = 0; b->run.options.perturb && i < (size_t)rows * (size_t)cols; i++)
+        d[i] *= 1.0 + ref_uniform(&b->run) * 0x1p-24;
+    ref_back_show(b, name, index, rows, cols, d);
+}
+
 void ref_back_clear(double *a, size_t n) { memset(a, 0, n * sizeof *a); }
 
 /* Decodes W to b->w and returns where its gradient is summed. */
@@ -110,20 +124,25 @@ void ref_back_norm_of(struct reference_back *b, double *dx, const struct matrix 
     ref_back_norm(dx, dw, dy, b->w, x, S, w->cols, eps);
 }
 
-void ref_back_mlp(struct reference_back *b, double *dx, const struct reference_mlp *w, const double *dout, const double *x, int S)
+void ref_back_mlp(struct reference_back *b, double *dx, const struct reference_mlp *w, int index, const double *dout, const double *x, int S)
 {
-    size_t n = (size_t)S * (size_t)w->gate_proj.rows;
+    int W = w->gate_proj.rows;
+    size_t n = (size_t)S * (size_t)W;
     double *gate = b->run.gate, *up = b->run.up;
     ref_linear(&b->run, gate, &w->gate_proj, x, S);
     ref_linear(&b->run, up, &w->up_proj, x, S);
     for (size_t i = 0; i < n; i++)
         b->product[i] = gate[i] / (1 + exp(-gate[i])) * up[i];
 
+    ref_back_show(b, "down", index, S, b->run.c->hidden_size, dout);
     ref_back_clear(b->dproduct, n);
     ref_back_clear(b->dgate, n);
     ref_back_clear(b->dup, n);
     ref_back_matrix(b, b->dproduct, &w->down_proj, dout, b->product, S);
+    ref_back_value(b, "product", index, S, W, b->dproduct);
     ref_back_swiglu(b->dgate, b->dup, b->dproduct, gate, up, n);
+    ref_back_value(b, "up", index, S, W, b->dup);
+    ref_back_value(b, "gate", index, S, W, b->dgate);
     ref_back_matrix(b, dx, &w->up_proj, b->dup, x, S);
     ref_back_matrix(b, dx, &w->gate_proj, b->dgate, x, S);
 }
@@ -133,6 +152,7 @@ void ref_back_mlp(struct reference_back *b, double *dx, const struct reference_m
 void ref_back_layer(struct reference_back *b, double *dx, const struct reference_layer *w, const double *x, int S)
 {
     struct reference_run *run = &b->run;
+    int D = run->c->hidden_size;
     size_t n = (size_t)S * run->c->dims.d;
     double eps = run->c->rms_norm_eps;
     ref_norm(run, b->normed, &w->input_norm, x, S, eps);
@@ -141,15 +161,19 @@ void ref_back_layer(struct reference_back *b, double *dx, const struct reference
         b->middle[i] += x[i];
     ref_norm(run, b->normed, &w->post_attention_norm, b->middle, S, eps);
 
+    ref_back_value(b, "residual", -1, S, D, dx);
     ref_back_clear(b->dnormed, n);
     if (w->is_moe)
         ref_back_moe(b, b->dnormed, w, dx, b->normed, S);
     else
-        ref_back_mlp(b, b->dnormed, &w->mlp, dx, b->normed, S);
+        ref_back_mlp(b, b->dnormed, &w->mlp, -1, dx, b->normed, S);
+    ref_back_value(b, "post_attention_layernorm", -1, S, D, b->dnormed);
     ref_back_norm_of(b, dx, &w->post_attention_norm, b->dnormed, b->middle, S, eps);
 
+    ref_back_value(b, "residual", -1, S, D, dx);
     ref_norm(run, b->normed, &w->input_norm, x, S, eps);
     ref_back_clear(b->dnormed, n);
     ref_back_attention(b, b->dnormed, &w->attention, dx, b->normed, S);
+    ref_back_value(b, "input_layernorm", -1, S, D, b->dnormed);
     ref_back_norm_of(b, dx, &w->input_norm, b->dnormed, x, S, eps);
 }

@@ -68,9 +68,12 @@ struct ref_heads {
  *
  *     dv[t] = sum_s p[s,t] dheads[s],   dp[s,t] = dheads[s] . v[t],   dscores[s] as in ref_back_softmax
  *     dq_nope[s] = scale sum_t dscores[s,t] k_nope[t],   dk_nope[t] = scale sum_s dscores[s,t] q_nope[s];   q_rope, k_rope alike
- * for head h. p [S,S] are its probabilities, 0 for t > s. dheads [S,H,V]. row [2S] is scratch memory. */
-void ref_back_head(const struct ref_heads *d, const double *dheads, const struct ref_heads *x, const double *p, double scale, double *row,
-                   int h, int S, const struct dims *dims);
+ * in two steps for head h: ref_back_mix computes dp and dv, and ref_back_scores_of_head the rest. p, dp, dscores [S,S] are 0 for t > s.
+ * dheads [S,H,V]. dscores are the gradients of the scores after the product with the scale. */
+void ref_back_mix(double *dp, const struct ref_heads *d, const double *dheads, const struct ref_heads *x, const double *p, int h, int S,
+                  const struct dims *dims);
+void ref_back_scores_of_head(const struct ref_heads *d, const double *dscores, const struct ref_heads *x, double scale, int h, int S,
+                             const struct dims *dims);
 
 /* --- backward_moe.c: arrays alone --- */
 
@@ -100,6 +103,8 @@ void ref_back_experts_sum(double *dg, double *dy, const double *dout, const doub
 struct reference_back {
     struct reference_run run;
     struct reference_gradients *gradients;
+    void (*hook)(void *context, const struct reference_value *gradient); /* NULL: none */
+    void *hook_context;
     void *memory;                       /* holds all arrays below */
     double *w;                          /* a whole matrix, decoded */
     double *normed, *middle;            /* [S,D]: the input of attention, MLP or experts; the residual stream between the two */
@@ -110,7 +115,7 @@ struct reference_back {
     double *c_kv, *dc_kv, *dlatent;     /* [S,C]: before the norm, and after it */
     struct ref_heads dheads_of;         /* the gradients of q_nope, q_rope, k_nope, k_rope and v */
     double *dkv, *dheads;               /* [S,H,N+V], [S,H,V] */
-    double *row;                        /* [2S] */
+    double *dp, *dscores_of_head;       /* [S,S] */
     double *product, *dgate, *dup, *dproduct;   /* [S,W] */
     double *drouter, *dscores;          /* [S,E] */
     double *dweights, *drouted;         /* [S,X], [S,X,D] */
@@ -121,15 +126,19 @@ int ref_back_open(struct reference_back *b, const struct reference *r, const str
                   struct reference_gradients *gradients, int S, vb_error *err);
 void ref_back_close(struct reference_back *b);
 
+/* As ref_value and ref_show for a value of the forward pass, but for its gradient d. */
+void ref_back_value(struct reference_back *b, const char *name, int index, int rows, int cols, double *d);
+void ref_back_show(struct reference_back *b, const char *name, int index, int rows, int cols, const double *d);
+
 /* Sets a[0..n) to 0. */
 void ref_back_clear(double *a, size_t n);
 /* A linear layer and a norm of the checkpoint, whose gradients are added to those of their tensors. */
 void ref_back_matrix(struct reference_back *b, double *dx, const struct matrix *w, const double *dy, const double *x, int S);
 void ref_back_norm_of(struct reference_back *b, double *dx, const struct matrix *w, const double *dy, const double *x, int S, double eps);
 
-/* dx [S,D] from dout [S,D], where out = attention(x), mlp(x) or moe(x). */
+/* dx [S,D] from dout [S,D], where out = attention(x), mlp(x) or moe(x). index: as for ref_mlp. */
 void ref_back_attention(struct reference_back *b, double *dx, const struct reference_attention *w, const double *dout, const double *x, int S);
-void ref_back_mlp(struct reference_back *b, double *dx, const struct reference_mlp *w, const double *dout, const double *x, int S);
+void ref_back_mlp(struct reference_back *b, double *dx, const struct reference_mlp *w, int index, const double *dout, const double *x, int S);
 void ref_back_moe(struct reference_back *b, double *dx, const struct reference_layer *w, const double *dout, const double *x, int S);
 
 /* x += attention(RMSNorm(x));  x += mlp(RMSNorm(x)):  x [S,D] is the layer's input, dx [S,D] is first the gradient of its output

@@ -20,7 +20,7 @@ struct backward_step {
     double *dhidden;                 /* [S, D] */
     double *dg;                      /* [depths, S, D]: from the loss of depth k alone */
     double *dtaken;                  /* [S, D]: of taken, of one depth after the other, and then of the target's hidden states */
-    double *dx, *dembed, *dnorm, *dconcat; /* [S, D], [S, D], [S, D], [S, 2D] */
+    double *dx, *denorm, *dhnorm, *dconcat; /* [S, D], [S, D], [S, D], [S, 2D] */
     size_t S;
 };
 
@@ -31,17 +31,22 @@ static double predict(struct backward_step *p, double *dh, const struct matrix *
 {
     size_t n = (size_t)S * p->r->config.dims.V;
     ref_linear(&p->back.run, p->z, w, h, S);
+    ref_value(&p->back.run, "logits", -1, S, w->rows, p->z);
     if (!p->back.gradients)
         return ref_cross_entropy(NULL, p->z, labels, S, w->rows, weight);
     ref_back_clear(p->dz, n);
     double loss = ref_cross_entropy(p->dz, p->z, labels, S, w->rows, weight);
+    ref_back_value(&p->back, "logits", -1, S, w->rows, p->dz);
     ref_back_matrix(&p->back, dh, w, p->dz, h, S);
     return loss;
 }
 
 /* -- MTP depths ---------------------------------------------------------------------------------------------------- */
 
-static const struct reference_mtp_module *module_of(const struct backward_step *p, int k) { return &p->r->mtp[k % p->r->config.num_nextn_predict_layers]; }
+static const struct reference_mtp_module *module_of(const struct backward_step *p, int k)
+{
+    return &p->r->mtp[k % p->r->config.num_nextn_predict_layers];
+}
 
 /* Depth k: row i reads tok[i+k+1] and row i of the depth before, and predicts tok[i+k+2]. */
 static void depth_forward(struct backward_step *p, const int32_t *tok, int T, int k)
@@ -74,20 +79,26 @@ static void depth_back(struct backward_step *p, const int32_t *tok, int T, int k
     ref_back_clear(p->dx, n);
     for (size_t i = 0; i < n; i++)
         before[i] += p->dtaken[i];
+    ref_back_value(b, "shared_head_norm", -1, rows, D, dg);
     ref_back_norm_of(b, p->dx, &w->norm, dg, b->run.stream, rows, eps);
     ref_linear(&b->run, p->module_x, &w->eh_proj, b->run.concat, rows);
     ref_back_layer(b, p->dx, &w->layer, p->module_x, rows);
+    ref_back_value(b, "eh_proj", -1, rows, D, p->dx);
 
     ref_back_clear(p->dconcat, 2 * n);
     ref_back_matrix(b, p->dconcat, &w->eh_proj, p->dx, b->run.concat, rows);
-    double *of_embed = p->dembed, *of_taken = p->dnorm;
-    ref_split(swapped ? of_taken : of_embed, D, swapped ? of_embed : of_taken, D, p->dconcat, (size_t)rows);
+    ref_back_value(b, "concat", -1, rows, 2 * D, p->dconcat);
+    ref_split(swapped ? p->dhnorm : p->denorm, D, swapped ? p->denorm : p->dhnorm, D, p->dconcat, (size_t)rows);
+    ref_back_show(b, "hnorm", -1, rows, D, p->dhnorm);
+    ref_back_show(b, "enorm", -1, rows, D, p->denorm);
     ref_back_clear(p->dtaken, plane);
-    ref_back_norm_of(b, p->dtaken, &w->hnorm, of_taken, taken, rows, eps);
+    ref_back_norm_of(b, p->dtaken, &w->hnorm, p->dhnorm, taken, rows, eps);
+    ref_back_value(b, "taken", -1, rows, D, p->dtaken);
     ref_back_clear(p->dx, n);
     for (int i = 0; i < rows; i++)
         ref_row(&w->embed, tok[i + k + 1], p->module_x + (size_t)i * d);
-    ref_back_norm_of(b, p->dx, &w->enorm, of_embed, p->module_x, rows, eps);
+    ref_back_norm_of(b, p->dx, &w->enorm, p->denorm, p->module_x, rows, eps);
+    ref_back_value(b, "embed", -1, rows, D, p->dx);
     ref_back_embed(reference_gradient(b->gradients, w->embed.tensor->name)->data, p->dx, tok + k + 1, rows, D);
 }
 
@@ -99,15 +110,18 @@ static void forward(struct backward_step *p, const int32_t *tok, int T)
     struct reference_run *run = &p->back.run;
     int S = T - 1, L = c->num_hidden_layers;
     size_t plane = p->S * c->dims.d, bytes = (size_t)S * c->dims.d * sizeof(double);
+    run->layer = -1;
     ref_rope_tables(run, 0, S);
     ref_embed(run, p->x, &p->r->embed, tok, S);
-    for (int l = 0; l < L; l++) {
-        double *x = p->x + (size_t)l * plane;
+    for (run->layer = 0; run->layer < L; run->layer++) {
+        double *x = p->x + (size_t)run->layer * plane;
         memcpy(x + plane, x, bytes);
-        ref_decoder_layer(run, &p->r->layers[l], x + plane, S);
+        ref_decoder_layer(run, &p->r->layers[run->layer], x + plane, S);
     }
+    run->layer = -1;
     const double *last = p->x + (size_t)L * plane;
     ref_norm(run, p->hidden, &p->r->norm, last, S, c->rms_norm_eps);
+    ref_value(run, "norm", -1, S, c->hidden_size, p->hidden);
     memcpy(p->taken, ref_convention(run, MAIN_HIDDEN) ? last : p->hidden, bytes);
 
     double mean = 1.0 / (double)p->losses->rows;
@@ -132,10 +146,13 @@ static void backward(struct backward_step *p, const int32_t *tok, int T)
     ref_back_clear(p->dx, n);
     for (size_t i = 0; i < n; i++)
         before[i] += p->dtaken[i];
+    b->run.layer = -1;
+    ref_back_value(b, "norm", -1, S, c->hidden_size, p->dhidden);
     ref_back_norm_of(b, p->dx, &p->r->norm, p->dhidden, p->x + (size_t)L * plane, S, c->rms_norm_eps);
     ref_rope_tables(&b->run, 0, S);
-    for (int l = L - 1; l >= 0; l--)
-        ref_back_layer(b, p->dx, &p->r->layers[l], p->x + (size_t)l * plane, S);
+    for (b->run.layer = L - 1; b->run.layer >= 0; b->run.layer--)
+        ref_back_layer(b, p->dx, &p->r->layers[b->run.layer], p->x + (size_t)b->run.layer * plane, S);
+    ref_back_value(b, "embed", -1, S, c->hidden_size, p->dx);
     ref_back_embed(reference_gradient(b->gradients, p->r->embed.tensor->name)->data, p->dx, tok, S, c->hidden_size);
 }
 
@@ -155,7 +172,8 @@ static int count_rows(struct reference_losses *losses, int depths, const struct 
     return S;
 }
 
-static int check(const struct reference *r, const struct reference_loss_options *o, const struct reference_sequence *sequences, int count, vb_error *err)
+static int check(const struct reference *r, const struct reference_loss_options *o, const struct reference_sequence *sequences, int count,
+                 vb_error *err)
 {
     static const enum convention no_backward[] = {FIRST_EMBEDDING, FIRST_ROW, MODULE_HIDDEN, GATE, LATENT_CACHE};
     int rc = VB_OK, most = r->config.num_nextn_predict_layers ? VB_MAX_DRAFT : 0;
@@ -191,8 +209,8 @@ static int allocate(struct backward_step *p, int S, vb_error *err)
         {&p->dg, depths * plane},
         {&p->dtaken, plane},
         {&p->dx, plane},
-        {&p->dembed, plane},
-        {&p->dnorm, plane},
+        {&p->denorm, plane},
+        {&p->dhnorm, plane},
         {&p->dconcat, 2 * plane},
     };
     size_t total = 0, parts = sizeof part / sizeof *part;
@@ -212,7 +230,8 @@ int reference_backward(const struct reference *r, const struct reference_loss_op
                        struct reference_gradients *g, vb_error *err)
 {
     struct backward_step p = {.r = r, .options = options, .losses = losses};
-    struct reference_options run = {.x_as_is = 1, .conventions = options->conventions};
+    struct reference_options run = {
+        .x_as_is = 1, .perturb = options->perturb, .conventions = options->conventions, .hook_context = options->hook_context};
     *losses = (struct reference_losses){0};
     int rc = check(r, options, sequences, count, err);
     if (rc)
@@ -222,11 +241,15 @@ int reference_backward(const struct reference *r, const struct reference_loss_op
         return vb_fail(err, VB_BAD_ARGUMENT, "no sequence of the %d has a token to predict, wanted at least two tokens in one", count);
     if ((rc = ref_back_open(&p.back, r, &run, g, S, err)))
         return rc;
+    p.back.hook = options->gradient_hook;
+    p.back.hook_context = options->hook_context;
     rc = allocate(&p, S, err);
     for (int i = 0; i < count && !rc; i++) {
         if (sequences[i].count < 2)
             continue;
+        p.back.run.options.hook = options->hook;
         forward(&p, sequences[i].tokens, sequences[i].count);
+        p.back.run.options.hook = NULL; /* not for values that the backward pass recomputes */
         losses->total = losses->main;
         for (int k = 0; k < options->depths; k++)
             losses->total += options->mtp_loss_scaling_factor / options->depths * losses->by_depth[k];

@@ -45,18 +45,24 @@ void ref_back_moe(struct reference_back *b, double *dx, const struct reference_l
     const struct dims *dims = &run->c->dims;
     size_t D = dims->d, E = dims->E, X = dims->chosen, rows = (size_t)S;
 
+    if (run->c->n_shared_experts)
+        ref_back_show(b, "moe", -1, S, (int)D, dout);
+    ref_back_show(b, "experts_sum", -1, S, (int)D, dout);
     ref_moe(run, run->delta, w, x, S); /* fills run->router (scores), experts, weights and routed */
     ref_back_clear(b->dweights, rows * X);
     ref_back_clear(b->drouted, rows * X * D);
     ref_back_experts_sum(b->dweights, b->drouted, dout, run->weights, run->routed, S, (int)X, (int)D);
+    ref_back_value(b, "experts", -1, S * (int)X, (int)D, b->drouted);
+    ref_back_value(b, "router_weights", -1, S, (int)X, b->dweights);
 
     ref_back_clear(b->dscores, rows * E);
     ref_back_clear(b->drouter, rows * E);
-    for (size_t s = 0; s < rows; s++) {
-        double *scores = run->router + s * E, *dscores = b->dscores + s * E;
-        ref_back_expert_weights(run, dscores, b->dweights + s * X, run->experts + s * X, scores);
-        ref_back_scores(run, b->drouter + s * E, dscores, scores);
-    }
+    for (size_t s = 0; s < rows; s++)
+        ref_back_expert_weights(run, b->dscores + s * E, b->dweights + s * X, run->experts + s * X, run->router + s * E);
+    ref_back_value(b, "router_scores", -1, S, (int)E, b->dscores);
+    for (size_t s = 0; s < rows; s++)
+        ref_back_scores(run, b->drouter + s * E, b->dscores + s * E, run->router + s * E);
+    ref_back_value(b, "router_logits", -1, S, (int)E, b->drouter);
     ref_back_matrix(b, dx, &w->router, b->drouter, x, S);
 
     for (size_t e = 0; e < E; e++) { /* each expert, on the tokens that chose it */
@@ -69,12 +75,12 @@ void ref_back_moe(struct reference_back *b, double *dx, const struct reference_l
         if (!count)
             continue;
         ref_back_clear(b->dexpert_in, count * D);
-        ref_back_mlp(b, b->dexpert_in, &w->experts[e], b->dexpert_out, b->expert_in, (int)count);
+        ref_back_mlp(b, b->dexpert_in, &w->experts[e], (int)e, b->dexpert_out, b->expert_in, (int)count);
         count = 0;
         for (size_t i = 0; i < rows * X; i++)
             for (size_t d = 0; run->experts[i] == (double)e && d < D; d++)
                 dx[i / X * D + d] += b->dexpert_in[count++];
     }
     if (run->c->n_shared_experts)
-        ref_back_mlp(b, dx, &w->shared, dout, x, S);
+        ref_back_mlp(b, dx, &w->shared, -1, dout, x, S);
 }
