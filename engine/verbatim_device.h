@@ -25,7 +25,8 @@ typedef struct vb_device_facts {
     size_t memory;       /* bytes of its memory that were free when the model was opened */
     size_t taken;        /* bytes that Verbatim uses now: weights, caches, numbers of passes */
     size_t weight_bytes; /* bytes of weights that were copied to it */
-    int32_t layers, heads; /* number of decoder layers that it computes; 1: the output head and the MTP modules, too */
+    int32_t layers, all_layers; /* number of decoder layers that it computes, and that the model has */
+    int32_t heads;       /* 1: it computes the output head and the MTP modules, too */
 } vb_device_facts;
 void vb_device_look(const vb_model *model, vb_device_facts *out);
 

@@ -11,12 +11,14 @@
 
 #include "tools/cli/cli.h"
 
+#define MOST_SPLITS 8 /* the largest number of splits between CPU and GPU */
 #define MOST_ISAS 8 /* the largest number of instruction sets that are compared; no CPU has so many */
 
 struct verify_setting {
     const char *draft, *isa;
     int draft_tokens, threads, chunk;
     int topk, nodes; /* of a tree; 0: a chain */
+    int gpu;         /* how many layers a GPU computes, counted from the last one; one more: the output head and the MTP modules, too */
 };
 
 /* The rows that others are compared with: those of plain decoding, or of the first run of the method. */
@@ -63,6 +65,7 @@ struct verify {
     json_t *rows;
     struct verify_setting first; /* whose rows they are */
     int differences, runs, total;
+    int layers; /* of the model, if a GPU computes some of them; else -1 */
 };
 
 /* Returns whether the output depends on the drafts. */
@@ -77,9 +80,16 @@ static int is_first(const struct verify *v, const struct verify_setting *s)
     return !v->runs || (drafts_lead(v->c) && (strcmp(s->draft, v->first.draft) || s->draft_tokens != v->first.draft_tokens));
 }
 
+/* Returns how much the GPU computes: "-", a number of layers, or "all". */
+static const char *gpu_name(const struct verify *v, const struct verify_setting *s, char number[12])
+{
+    snprintf(number, 12, "%d", s->gpu);
+    return !s->gpu ? "-" : s->gpu > v->layers ? "all" : number;
+}
+
 static void report(struct verify *v, const struct verify_setting *s, const struct verify_comparison *k, const vb_result *r, int first_run)
 {
-    char fingerprint[17], K[12];
+    char fingerprint[17], K[12], number[12];
     int equal = k->token < 0 && k->index == v->base.count, is_auto = s->draft_tokens == CLI_AUTO, longest = cli_used_tokens(v->c, r);
     snprintf(K, sizeof K, is_auto ? "auto" : s->topk > 1 ? "%d/%d" : "%d", s->draft_tokens, s->topk);
     snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, r->fingerprint);
@@ -88,15 +98,18 @@ static void report(struct verify *v, const struct verify_setting *s, const struc
         json_t *first = equal ? json_null()
                               : json_pack("{s:I,s:I}", "token", (json_int_t)(k->token < 0 ? (long long)k->index : k->token),
                                           "logit", (json_int_t)k->logit);
-        json_array_append_new(v->rows, json_pack("{s:s,s:i,s:b,s:i,s:i,s:i,s:s,s:s,s:b,s:o,s:o}", "draft", s->draft,
+        json_array_append_new(v->rows, json_pack("{s:s,s:i,s:i,s:b,s:i,s:i,s:i,s:s,s:s,s:b,s:o,s:o}", "draft", s->draft, "gpu_layers", s->gpu,
                                                  "draft_tokens", longest, "auto", is_auto, "draft_topk", s->topk > 1 ? s->topk : 1, "threads", s->threads, "chunk", s->chunk,
                                                  "isa", s->isa, "fingerprint", fingerprint, "equal", equal,
                                                  "first_difference", first, "stats", cli_stats(r, longest)));
         return;
     }
     if (!v->runs)
-        printf("%-12s %4s %7s %6s %-7s %-16s  tokens/forward  equal\n", "draft", "K", "threads", "chunk", "isa", "fingerprint");
-    printf("%-12s %4s %7d %6d %-7s %s  %14.2f  ", s->draft, K, s->threads, s->chunk, s->isa, fingerprint,
+        printf("%-12s %4s %7s %6s %-7s %s%-16s  tokens/forward  equal\n", "draft", "K", "threads", "chunk", "isa", v->layers >= 0 ? "gpu  " : "", "fingerprint");
+    printf("%-12s %4s %7d %6d %-7s ", s->draft, K, s->threads, s->chunk, s->isa);
+    if (v->layers >= 0)
+        printf("%-4s ", gpu_name(v, s, number));
+    printf("%s  %14.2f  ", fingerprint,
            r->forwards ? ((double)r->tokens - 1.0) / (double)r->forwards : 0.0);
     if (equal)
         puts(!first_run ? "yes" : s->draft_tokens ? "(first of its K)" : "(plain decoding)");
@@ -123,6 +136,7 @@ static int run_setting(struct verify *v, const struct verify_setting *s)
     c->session.exact_threads = 1;
     c->session.isa = s->isa;
     c->session.prefill_chunk = s->chunk;
+    c->session.cpu_layers = v->layers + 1 - s->gpu;
     int code = cli_stops(c, &o);
     if (code == EXIT_DONE)
         code = cli_session(c, v->prompt_count, (long long)v->n, &session);
@@ -143,9 +157,9 @@ static int run_setting(struct verify *v, const struct verify_setting *s)
 /* The values of each setting. A setting that the command line fixes has one value. */
 struct verify_choices {
     struct verify_setting drafts[64]; /* method and K; the first entry is plain decoding */
-    int threads[4], chunks[4];
+    int threads[4], chunks[4], gpu[MOST_SPLITS];
     const char *isa[MOST_ISAS];
-    int num_drafts, num_threads, num_chunks, num_isa;
+    int num_drafts, num_threads, num_chunks, num_isa, num_gpu;
 };
 
 static const char *prefill_of(const struct cli *c) { return c->session.prefill ? c->session.prefill : "contract"; }
@@ -214,12 +228,25 @@ static void fill_choices(struct verify_choices *k, const struct cli *c, const st
             k->isa[k->num_isa++] = vb_isa(i);
 }
 
-static struct verify_setting combine(const struct verify_choices *k, int draft, int threads, int chunk, int isa)
+/* Adds splits between CPU and GPU: everything that the GPU has, half of the layers, and the last one. */
+static void add_splits(struct verify_choices *k, const struct cli *c, int layers)
+{
+    vb_device_facts f;
+    vb_device_look(c->model, &f);
+    int most = (int)(f.layers + f.heads), splits[] = {most, layers / 2, 1};
+    k->gpu[k->num_gpu++] = 0;
+    for (int i = 0; i < 3 && layers >= 0; i++)
+        if (splits[i] <= most && splits[i] > 0 && (!i || splits[i] < splits[i - 1]))
+            k->gpu[k->num_gpu++] = splits[i];
+}
+
+static struct verify_setting combine(const struct verify_choices *k, int draft, int threads, int chunk, int isa, int gpu)
 {
     struct verify_setting s = k->drafts[draft];
     s.threads = k->threads[threads];
     s.chunk = k->chunks[chunk];
     s.isa = k->isa[isa];
+    s.gpu = k->gpu[gpu];
     return s;
 }
 
@@ -230,8 +257,8 @@ static int list_by_draft(struct verify_setting *list, const struct verify_choice
 {
     int n = 0;
     for (int d = 0; d < k->num_drafts; d++)
-        for (int i = 0; i < most(k->num_threads, most(k->num_chunks, k->num_isa)); i++)
-            list[n++] = combine(k, d, i % k->num_threads, i % k->num_chunks, i % k->num_isa);
+        for (int i = 0; i < most(most(k->num_threads, k->num_gpu), most(k->num_chunks, k->num_isa)); i++)
+            list[n++] = combine(k, d, i % k->num_threads, i % k->num_chunks, i % k->num_isa, i % k->num_gpu);
     return n;
 }
 
@@ -245,29 +272,32 @@ static int list_settings(struct verify_setting *list, const struct verify_choice
         for (int t = 0; t < k->num_threads; t++)
             for (int c = 0; c < k->num_chunks; c++)
                 for (int i = 0; i < k->num_isa; i++)
-                    list[n++] = combine(k, d, t, c, i);
+                    for (int g = 0; g < k->num_gpu; g++)
+                        list[n++] = combine(k, d, t, c, i, g);
     if (all || by_draft)
         return all ? n : list_by_draft(list, k);
     for (int d = 0; d < k->num_drafts; d++)
-        list[n++] = combine(k, d, 0, 0, 0);
+        list[n++] = combine(k, d, 0, 0, 0, d && k->num_gpu > 1); /* with drafts, the GPU computes what it can */
     for (int t = 1; t < k->num_threads; t++)
-        list[n++] = combine(k, 0, t, 0, 0);
+        list[n++] = combine(k, 0, t, 0, 0, 0);
     for (int c = 1; c < k->num_chunks; c++)
-        list[n++] = combine(k, 0, 0, c, 0);
+        list[n++] = combine(k, 0, 0, c, 0, k->num_gpu > 1);
     for (int i = 1; i < k->num_isa; i++)
-        list[n++] = combine(k, 0, 0, 0, i);
+        list[n++] = combine(k, 0, 0, 0, i, 0);
+    for (int g = 1; g < k->num_gpu; g++)
+        list[n++] = combine(k, 0, 0, 0, 0, g);
     for (int i = 0; i < 8; i++) {
-        int of[4] = {k->num_drafts, k->num_threads, k->num_chunks, k->num_isa}, pick[4];
-        for (int j = 0; j < 4; j++) {
+        int of[5] = {k->num_drafts, k->num_threads, k->num_chunks, k->num_isa, k->num_gpu}, pick[5] = {0};
+        for (int j = 0; j < (k->num_gpu > 1 ? 5 : 4); j++) {
             random = random * 6364136223846793005u + 1442695040888963407u;
             pick[j] = (int)((random >> 33) % (uint64_t)of[j]);
         }
-        list[n++] = combine(k, pick[0], pick[1], pick[2], pick[3]);
+        list[n++] = combine(k, pick[0], pick[1], pick[2], pick[3], pick[4]);
     }
     return n;
 }
 
-#define MOST_SETTINGS (64 * 4 * 4 * 8)
+#define MOST_SETTINGS (64 * 4 * 4 * MOST_ISAS * MOST_SPLITS)
 
 static int run_choices(struct verify *v, const struct verify_choices *k, int all)
 {
@@ -295,6 +325,14 @@ static const char *isa_name(const struct cli *c)
     return given ? given : "best";
 }
 
+/* Returns the number of decoder layers of the model, or -1 if no GPU computes any. */
+static int device_layers(const struct cli *c)
+{
+    vb_device_facts f;
+    vb_device_look(c->model, &f);
+    return *f.name ? (int)f.all_layers : -1;
+}
+
 static void conclude(const struct verify *v)
 {
     const struct cli *c = v->c;
@@ -317,9 +355,11 @@ static int run(struct cli *c)
         v.n = (size_t)vb_max_positions(c->model); /* no run has more; the rows are allocated for n */
     if (code == EXIT_DONE) {
         struct verify_setting plain = {"none", isa_name(c), 0, c->session.threads ? c->session.threads : processors(),
-                                c->session.prefill_chunk ? c->session.prefill_chunk : 512, 0, 0};
+                                c->session.prefill_chunk ? c->session.prefill_chunk : 512, 0, 0, 0};
         struct verify_choices choices;
+        v.layers = device_layers(c);
         fill_choices(&choices, c, &plain);
+        add_splits(&choices, c, v.layers);
         v.prompt = prompt;
         v.rows = json_array();
         v.base.V = (size_t)vb_vocab_size(c->model);

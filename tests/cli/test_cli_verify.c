@@ -80,7 +80,7 @@ TEST(verify_varies_each_setting_alone_and_then_eight_combinations)
     assert_int_equal(chunk, 512);
     size_t i;
     json_array_foreach(rows, i, r) {
-        expect_keys(r, "draft:s draft_tokens:i auto:b draft_topk:i threads:i chunk:i isa:s fingerprint:s equal:b first_difference:n stats:o");
+        expect_keys(r, "draft:s gpu_layers:i draft_tokens:i auto:b draft_topk:i threads:i chunk:i isa:s fingerprint:s equal:b first_difference:n stats:o");
         expect_keys(json_object_get(r, "stats"), STATS_KEYS);
         assert_int_equal(json_array_size(json_object_get(json_object_get(r, "stats"), "accepted_by_depth")), integer(r, "draft_tokens"));
         assert_true(json_is_true(json_object_get(r, "equal")));

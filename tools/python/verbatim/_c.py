@@ -68,6 +68,7 @@ class vb_device_facts(C.Structure):
         ("taken", C.c_size_t),
         ("weight_bytes", C.c_size_t),
         ("layers", C.c_int32),
+        ("all_layers", C.c_int32),
         ("heads", C.c_int32),
     ]
 
