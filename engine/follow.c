@@ -1,4 +1,4 @@
-/* engine/follow.c -- a rank other than 0: it does what rank 0 says (engine/pass/lead.h). */
+/* engine/follow.c -- a rank other than 0: it reads the messages of rank 0 (engine/pass/lead.h) and does what they say. */
 #include "engine/model/ranks.h"
 #include "engine/pass/forward.h"
 #include "engine/session/session.h"
@@ -7,20 +7,20 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Something that rank 0 numbers. */
+/* A model, workspace or pool, with the number that rank 0 gave it. */
 struct object {
     struct object *next;
     uint32_t number;
-    struct model *model;     /* one of these three */
+    struct model *model;     /* two of these three are NULL */
     struct workspace *work;
     struct kvpool *pool;
 };
 
 /* The rows of a pass. Numbers are first collected in one array, because it may move. */
 struct followed_rows {
-    size_t S, rooms;          /* rows; rows for which there is memory */
+    size_t S, rooms;          /* number of rows; number of rows for which there is memory */
     struct row *rows;
-    struct kvcache *caches;   /* [S]: have only what a pass reads: pool and slots */
+    struct kvcache *caches;   /* [S]: only the fields that a pass reads are set: pool and slots */
     struct kept_tokens *use;  /* [S] */
     size_t *forced, *forced_kept, *used, *slots; /* [S]: where the numbers of each row begin; SIZE_MAX: it has none */
     size_t *keeper;           /* [S]: number, from 1, of the row whose pass writes the set that this row uses; 0: none of this pass does */
@@ -41,7 +41,7 @@ struct follower {
 
 /* ---- objects ---- */
 
-/* Rank 0 names only what it has opened. Returns NULL if there was no memory for it here. */
+/* Rank 0 names only what it has opened. Returns NULL if this rank had no memory for it. */
 static struct object *object_of(const struct follower *f, uint64_t number)
 {
     struct object *o = f->objects;
@@ -93,7 +93,7 @@ static int open_model(struct follower *f)
     vb_model_options o = {.allocator = r->allocator, .precision = text[1], .cache_type = text[2], .conventions = text[3], .repack = text[4],
                           .repack_cache = text[5], .threads = r->threads, .ranks = r};
     struct object *object = code ? NULL : add(f, number);
-    if (!object) /* vb_model_open would agree that all is well, before it could be told */
+    if (!object) /* report it now: vb_model_open calls ranks_agree itself */
         ranks_agree(r, vb_fail(f->err, VB_NO_MEMORY, "%s: no memory to open it", text[0] ? text[0] : "model"), f->err);
     else if (vb_model_open(&object->model, text[0], &o, f->err))
         drop(f, object);
@@ -142,7 +142,7 @@ static void close_object(struct follower *f)
 
 /* ---- passes ---- */
 
-/* Makes room for `more` numbers. */
+/* Appends `more` numbers to rows.numbers, and returns the first; NULL if there is no memory. */
 static int32_t *numbers(struct follower *f, size_t more)
 {
     struct followed_rows *p = &f->rows;
@@ -161,7 +161,7 @@ static int32_t *numbers(struct follower *f, size_t more)
     return p->numbers + p->count - more;
 }
 
-/* Reads numbers, and sets *at to the place of the first, or to SIZE_MAX if there are none. */
+/* Reads *count numbers. Sets *at to the index of the first, or to SIZE_MAX if there are none. */
 static int get_numbers(struct follower *f, size_t *at, size_t *count)
 {
     *count = (size_t)ranks_get_number(f->r);
@@ -212,7 +212,7 @@ static int make_rows(struct follower *f, size_t S)
     return VB_OK;
 }
 
-/* `topk`: the most tokens in a set. */
+/* `topk`: the largest number of tokens in a set. */
 static int get_row(struct follower *f, size_t s, size_t topk)
 {
     struct followed_rows *p = &f->rows;
@@ -232,7 +232,7 @@ static int get_row(struct follower *f, size_t s, size_t topk)
     p->keeper[s] = (size_t)ranks_get_number(f->r);
     if (p->keeper[s] && !count)
         p->used[s] = p->count;
-    return !p->keeper[s] || numbers(f, topk - count) ? VB_OK : no_memory(f); /* a row of the pass will write other tokens there */
+    return !p->keeper[s] || numbers(f, topk - count) ? VB_OK : no_memory(f); /* room for the set that a row of the pass will write there */
 }
 
 static const int32_t *at(const struct followed_rows *p, size_t place) { return place == SIZE_MAX ? NULL : p->numbers + place; }
@@ -262,7 +262,7 @@ static int get_rows(struct follower *f, const struct workspace *w)
     return code;
 }
 
-/* Makes an array long enough; its old numbers are lost. */
+/* Makes room for `count` numbers in an array. Its old numbers are lost. */
 static int make_floats(struct follower *f, float **array, size_t *room, size_t count)
 {
     if (count <= *room)
@@ -331,7 +331,7 @@ static int head(struct follower *f)
     return VB_OK;
 }
 
-/* Takes over cache rows that rank 0 read from a file or copied. */
+/* Receives cache rows that rank 0 read from a file or copied. */
 static int rows(struct follower *f)
 {
     struct kvpool *p = object_of(f, ranks_get_number(f->r))->pool;
@@ -352,7 +352,7 @@ static int rows(struct follower *f)
     return VB_OK;
 }
 
-/* ---- all of it ---- */
+/* ---- messages ---- */
 
 static int follow(struct follower *f, enum ranks_message message)
 {

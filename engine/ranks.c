@@ -17,7 +17,7 @@ static void free_all(struct rank_group *r)
     vb_free(&a, r);
 }
 
-/* The shares are those that rank 0 was given. */
+/* Rank 0 sends the weights of the shares that it was given to the other ranks. */
 static int set_shares(struct rank_group *r, const uint32_t *weights, vb_error *err)
 {
     int code = VB_OK;
@@ -38,8 +38,8 @@ static int set_shares(struct rank_group *r, const uint32_t *weights, vb_error *e
     return r->op.rank ? VB_OK : code;
 }
 
-/* The first two exchanges: are all ranks of the same version, and have all of them memory? If not, what is the name of the machine of the
- * first other rank? They use only the stack, so that a rank without memory takes part. */
+/* The first two exchanges. In the first, each rank sends its version, or 0 if it has no memory. If a rank differs from rank 0, the second
+ * exchange sends the name of its machine, for the error message. Both use only the stack, so a rank without memory can take part. */
 static int say_hello(const vb_ranks_options *o, int has_memory, vb_error *err)
 {
     uint32_t build[MOST_RANKS], own = PROTOCOL;

@@ -1,8 +1,8 @@
 /* ops/ranks.h -- several processes, called ranks, that compute each pass together.
  *
- * A matrix is divided among the ranks by rows: each rank has some rows of it, and computes the outputs that belong to
- * them, each of them whole and in the order of the contract. Then all ranks exchange their outputs (op_gather). An
- * exchange only moves bytes. So the bits of a result depend neither on the number of ranks nor on their shares.
+ * A matrix is divided among the ranks by rows: each rank has some of its rows, and computes the outputs of these rows. It
+ * computes each output from all inputs, in the order of docs/ARITHMETIC.md. Then all ranks exchange their outputs (op_gather).
+ * An exchange only moves bytes. So the bits of a result depend neither on the number of ranks nor on their shares.
  *
  * All ranks call the same operators in the same order, with the same sizes. */
 #ifndef VB_RANKS_H
@@ -30,10 +30,10 @@ struct op_ranks {
                                values that only other ranks need, and rows are exchanged as f32 */
     int scores;              /* nonzero: the probe of one of the ranks wants attention scores */
     uint64_t gathers, bytes; /* calls of all_gather by op_gather, and the bytes of all ranks in them */
-    double seconds;          /* in these calls, which includes waiting for slower ranks */
+    double seconds;          /* time in these calls, which includes waiting for slower ranks */
 };
 
-/* Numbers [begin, end) of something that is divided. */
+/* A rank's share of what is divided: indices [begin, end). */
 struct op_share {
     size_t begin, end;
 };
@@ -44,8 +44,8 @@ struct op_share op_share_of(const struct op_ranks *r, int rank, size_t count, si
 /* Returns this rank's share, or all of it if there is only one process. */
 struct op_share op_own(const struct op_ctx *cx, size_t count, size_t unit);
 
-/* How numbers are exchanged: as they are stored; as BF16, if they are f32 in packed order and have been rounded to BF16; as groups of
- * quantised numbers (struct quantised_group) without their sums, which the receiver computes again. */
+/* The form in which numbers are exchanged: as they are stored; as BF16, for f32 numbers in packed order that have been rounded to BF16; or as
+ * groups of quantised numbers (struct quantised_group) without their sums, which the receiver computes again. */
 enum op_travel { OP_AS_STORED, OP_AS_BF16, OP_AS_GROUPS };
 #define OP_GROUP_BYTES 36 /* bytes of an exchanged group: its scale, and 32 integers */
 
@@ -56,13 +56,13 @@ struct op_piece {
     size_t rows, row_bytes, units, unit_bytes;
     enum op_travel travel;
 };
-/* Each rank has its own units of each row; on return it has all of them. Several pieces go into one exchange if there is room. Does
- * nothing if there is only one process. */
+/* Before, each rank has its own units of each row; on return, it has all of them. Several pieces share one exchange if the buffer has room.
+ * Does nothing if there is only one process. */
 void op_gather(const struct op_ctx *cx, const struct op_piece *pieces, size_t count);
 /* The same for rows y [S,N] of floats, divided in units of `unit` numbers. */
 void op_gather_floats(const struct op_ctx *cx, float *y, size_t S, size_t N, size_t unit);
 
-/* Gives all ranks the bytes that rank `from` has. */
+/* Broadcasts the bytes of rank `from` to all ranks. */
 void op_spread(const struct op_ctx *cx, int from, void *data, size_t bytes);
 /* Returns the rank that has row `row`. */
 int op_owner(const struct op_ranks *r, size_t row, size_t count, size_t unit);

@@ -72,7 +72,7 @@ ALWAYS_INLINE __m256i sum_of(__m256i s, enum weight_type type, const struct open
             int32_t q;
             memcpy(&q, x->q + 4 * k, sizeof q);
             __m256i u = _mm256_set1_epi32(q), w = (__m256i)group->codes[k];
-            if (code_above(type) == 128) { /* signed, and x has the sign: 128 * 127 * 2 has room */
+            if (code_above(type) == 128) { /* use |q|, and x times the sign of q; 2 * 128 * 127 fits into 16 bits */
                 w = _mm256_xor_si256(w, _mm256_set1_epi8((char)128));
                 u = _mm256_sign_epi8(u, w);
                 w = _mm256_abs_epi8(w);

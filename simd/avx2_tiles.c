@@ -395,7 +395,7 @@ static void decode_i4(float *out, const unsigned char *codes, const unsigned cha
     }
 }
 
-/* The number of a code has the bits of numbers[code & 7], and bit 3 of the code as its sign. Half a chunk is a group of NVFP4. */
+/* A code stands for numbers[code & 7], with bit 3 of the code as its sign. Half a chunk is a group of NVFP4. */
 static void decode_f4_chunks(float *out, const struct weight_view *w, size_t at, size_t chunks, int packed)
 {
     const __m256 numbers = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f), factor = _mm256_set1_ps(f4_factor(w));
@@ -411,7 +411,8 @@ static void decode_f4_chunks(float *out, const struct weight_view *w, size_t at,
             UNROLL
             for (size_t half = 0; half < 2; half++) {
                 __m256i pairs = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(codes + 8 * half))), high = _mm256_srli_epi32(pairs, 4);
-                __m256 scale = _mm256_set1_ps(scales[i * each + half * (each - 1)]); /* only three bits of an index count: */
+                __m256 scale = _mm256_set1_ps(scales[i * each + half * (each - 1)]);
+                /* vpermps reads only the lowest three bits of an index */
                 __m256 even = _mm256_permutevar8x32_ps(numbers, pairs), odd = _mm256_permutevar8x32_ps(numbers, high);
                 even = _mm256_xor_ps(even, _mm256_and_ps(_mm256_castsi256_ps(_mm256_slli_epi32(pairs, 28)), minus));
                 odd = _mm256_xor_ps(odd, _mm256_and_ps(_mm256_castsi256_ps(_mm256_slli_epi32(high, 28)), minus));

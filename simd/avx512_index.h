@@ -1,4 +1,4 @@
-/* simd/avx512_index.h -- what simd/index_tile.h wants, except vec_term (private to simd/). */
+/* simd/avx512_index.h -- the definitions that simd/index_tile.h needs, except vec_term (private to simd/). */
 #ifndef VB_AVX512_INDEX_H
 #define VB_AVX512_INDEX_H
 

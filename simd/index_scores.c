@@ -1,7 +1,7 @@
-/* simd/index_scores.c -- kernel `index_scores`: opens the keys of a tile, once for all vector instruction sets. */
+/* simd/index_scores.c -- kernel `index_scores`: the loop over tiles of keys, which all vector instruction sets share. */
 #include "simd/index_scores.h"
 
-#define MOST_HEADS 128 /* whose queries are multiplied by all keys, before the next ones are */
+#define MOST_HEADS 128 /* the largest number of heads in one loop over the tiles */
 
 struct index_work {
     float rows[INDEX_MOST_KEYS * INDEX_MAX_DIM]; /* the keys of a tile, decoded */
@@ -11,7 +11,7 @@ struct index_work {
 };
 _Static_assert(sizeof(struct index_work) <= KERNEL_SCRATCH, "kernels.h promises too little");
 
-/* Opens the keys of the tile that begins at key `first`. If there are fewer, the last one takes the places of the missing. */
+/* Decodes and transposes the keys of the tile that begins at key `first`. If the last tile has too few keys, its last key is repeated. */
 static void open_keys(const struct vector_loops *v, const struct index_loops *loops, struct index_work *work, const struct index_view *keys,
                       size_t first, size_t terms)
 {
@@ -28,7 +28,7 @@ static void open_keys(const struct vector_loops *v, const struct index_loops *lo
     loops->transpose(work->keys, work->rows, terms);
 }
 
-/* Makes pairs of BF16 numbers, the odd one in the upper half, of packed numbers that BF16 can represent. */
+/* Converts packed numbers that BF16 can represent to pairs of BF16 numbers, with the odd element in the upper half. */
 static void make_pairs(float *pairs, const float *packed, size_t n)
 {
     for (size_t i = 0; i < n; i += DOT_CHUNK, packed += DOT_CHUNK, pairs += DOT_CHUNK / 2)

@@ -1,10 +1,9 @@
 /* simd/index_scores.h -- kernel `index_scores`: what all vector instruction sets share (private to simd/).
  *
- * A lane of a register belongs to one key. So each of the sixteen partial sums of rule 1 is a register of its own, the fold adds
- * registers, and the sum over the heads is one fma for many keys. Keys are opened first: decoded, and transposed, so that term i
- * of key j is keys[i * K + j], where K is the number of keys of a tile. A term is one f32 number, and terms are in packed order; or
- * it is a pair of BF16 numbers, and terms are in natural order. In both cases, the terms l, l + 16, l + 32 ... belong to partial
- * sum l, in this order. */
+ * Each lane of a register belongs to one key. So each of the sixteen partial sums of rule 1 has its own register, the fold adds
+ * whole registers, and one fma per head adds to the scores of many keys. First, the keys are decoded and transposed: term i of
+ * key j is keys[i * K + j], where K is the number of keys of a tile. Terms are either f32 numbers in packed order, or pairs of BF16
+ * numbers in natural order. In both cases, the terms l, l + 16, l + 32 ... belong to partial sum l, and are added in this order. */
 #ifndef VB_INDEX_SCORES_H
 #define VB_INDEX_SCORES_H
 
@@ -19,7 +18,7 @@ struct index_loops {
     void (*pairs)(void *out, const void *codes, size_t chunks);
     /* out[i * K + j] = rows[j * terms + i] for i < terms and j < K. `terms` is a multiple of 16. */
     void (*transpose)(float *out, const float *rows, size_t terms);
-    /* Goes on with acc [K] of rule 9 for the keys of a tile. q has `terms` terms for each of the H heads. */
+    /* Adds H heads to acc [K] of rule 9, for the keys of a tile. q has `terms` terms for each head. */
     void (*sums)(float *acc, const float *keys, const float *q, const float *w, size_t H, size_t terms);
 };
 

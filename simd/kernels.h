@@ -111,7 +111,8 @@ struct weight_view {
     int divides;               /* NVFP4, and F4 with group_size 16 only: nonzero if scales are divided by tensor_scale */
     int rounded;               /* I4 and F4 only: nonzero if weights are rounded to BF16, to nearest, ties to even */
     int packed;                /* F32 only: rows are in packed order, padded with +0 (as the rows of the KV cache are) */
-    int panels;                /* types with panels only (weight_has_panels): nonzero if the member `data` is the address of panels (quantised.h), which are 64-byte aligned */
+    int panels;                /* types with panels only (weight_has_panels): nonzero if `data` points to panels (quantised.h), which
+                                  are 64-byte aligned */
     size_t panel_row;          /* used if `panels` is nonzero: row 0 of this view is row panel_row of the panels */
     struct weight_ahead *ahead; /* what is read after this matrix, or NULL; no bit depends on it */
     unsigned char *magnitudes; /* BF16 only: points to a value of enum magnitudes; matmul_bf16 sets the value. May be NULL */
@@ -147,7 +148,7 @@ static inline size_t packed_place(size_t k) { return k / DOT_CHUNK * DOT_CHUNK +
  * so that every sum with this group is NaN. */
 struct quantised_group {
     float d;
-    int32_t sum, upper; /* the sum of q, and that of q[16..31]: for weights with a scale for each 16 */
+    int32_t sum, upper; /* the sum of q, and the sum of q[16..31] for types with a scale for each 16 weights */
     int32_t offset8, offset128; /* -8 * sum, -128 * sum: corrections for weights that are stored as q + 8 or q + 128 */
     int8_t q[32];
 };

@@ -1,12 +1,12 @@
-/* simd/quantised_open_grid.h -- unpacks blocks whose weights are rows of a grid, or powers of three; for quantised_open.h, whose
- * comment says what the including file defines first. */
+/* simd/quantised_open_grid.h -- unpacks blocks of types with a grid (IQ1 to IQ3) and of ternary types (TQ1_0, TQ2_0); a part of
+ * quantised_open.h. The comment there lists what the including file must define first. */
 #ifndef VB_QUANTISED_OPEN_GRID_H
 #define VB_QUANTISED_OPEN_GRID_H
 
 #include "simd/quantised_grid.h"
 #include "simd/quantised_open_group.h"
 
-/* Returns seven bits of signs from each byte of w, and as bit 7 what makes the number of ones even. */
+/* Each byte of w has seven bits of signs. Returns them with bit 7 set so that the number of ones is even. */
 ALWAYS_INLINE words signs_of_seven(words w)
 {
     words odd = w ^ (w >> 4 & each(7));
@@ -15,7 +15,7 @@ ALWAYS_INLINE words signs_of_seven(words w)
     return w | (odd & each(1)) << 7;
 }
 
-/* What a block of a type with a grid has beside rows: pieces of 16 bytes, in each of SLICE rows. */
+/* The parts of a block of a type with a grid that are not indices of grid rows, as pieces of 16 bytes, in each of SLICE rows. */
 struct grid_pieces {
     words signs[2][4], ls[4];
 };

@@ -1,5 +1,5 @@
-/* simd/quantised_open_group.h -- one group (32 weights) of each of several rows, unpacked; for quantised_open.h, whose comment says
- * what the including file defines first. */
+/* simd/quantised_open_group.h -- one group (32 weights) of each of several rows, unpacked; a part of quantised_open.h. The
+ * comment there lists what the including file must define first. */
 #ifndef VB_QUANTISED_OPEN_GROUP_H
 #define VB_QUANTISED_OPEN_GROUP_H
 

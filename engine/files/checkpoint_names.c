@@ -13,8 +13,8 @@ static const struct {
     {"language_model.lm_head.", "lm_head."},
 };
 
-/* The parts of a layer in Mistral's own files (vLLM: mistral_large_3.py; llama.cpp: conversion/mistral.py). All matrices, also those
- * with RoPE, have their rows in the order of Hugging Face's files, so nothing is permuted. */
+/* Names in a layer of Mistral's own files, as vLLM (mistral_large_3.py) and llama.cpp (conversion/mistral.py) read them. The rows of all
+ * matrices, also of those whose outputs RoPE rotates, have the same order as in Hugging Face's files, so nothing is permuted. */
 static const struct {
     const char *there, *here;
 } mistral_parts[] = {
@@ -29,7 +29,7 @@ static const struct {
     {"attention.wo.", "self_attn.o_proj."},
     {"ffn_norm.", "post_attention_layernorm."},
     {"gate.", "mlp.gate."},
-    {"feed_forward.", "mlp."}, /* mistral_words replaces w1, w2 and w3, here and in the next two lines */
+    {"feed_forward.", "mlp."}, /* here and in the next two lines, mistral_words also replaces w1, w2 and w3 */
     {"shared_experts.", "mlp.shared_experts."},
     {"experts.", "mlp.experts."},
 };
@@ -153,7 +153,7 @@ static void replace(char *name, size_t room, const char *there, const char *here
     snprintf(at, room - (size_t)(at - name), "%s%s", here, end);
 }
 
-/* Writes the usual name of a tensor of Mistral's own files to `name`. If `old` has none, `name` keeps what it is. */
+/* Writes the Hugging Face name of the tensor `old` of Mistral's own files to `name`. If there is none, `name` is not changed. */
 static void rename_mistral(char *name, size_t room, const char *old)
 {
     static const char layers[] = "layers.";

@@ -1,21 +1,21 @@
 /* engine/model/config_modelslim.c -- reads quant_model_description.json, which Huawei's ModelSlim writes beside the weights that it
  * has quantised for Ascend.
  *
- * The file has the name of each tensor and the scheme of the matrix that the tensor belongs to, for example
+ * For each tensor, the file has the scheme of the matrix to which the tensor belongs, for example
  *
  *     {"model_quant_type": "W8A8_DYNAMIC", "model.layers.0.mlp.gate_proj.weight": "W8A8_DYNAMIC", ...}
  *
- * The tensors themselves say which matrices are quantised. So this file is read only to refuse the schemes that are not known.
- * (msmodelslim: core/quant_service/modelslim_v1/save/ascendv1.py; vllm-ascend: quantization/modelslim_config.py) */
+ * The types of the tensors already show which matrices are quantised. So this file is read only to refuse unknown schemes.
+ * Sources: msmodelslim, core/quant_service/modelslim_v1/save/ascendv1.py; vllm-ascend, quantization/modelslim_config.py. */
 #include "engine/model/config_reader.h"
 
 #include <string.h>
 
-/* Schemes whose int8 weights have one scale for each row, and whose activations, if they are quantised, are scaled as they come. */
+/* Schemes in which int8 weights have one scale for each row. If a scheme quantises activations, their scales are dynamic. */
 static const char *const known[] = {"FLOAT", "W8A8_DYNAMIC", "W8A16"};
 #define KNOWN "FLOAT, W8A8_DYNAMIC and W8A16"
 
-/* A vision tower is left out, whatever its scheme is. */
+/* Matrices of a vision tower do not count, because they are not read. */
 static int is_matrix(const char *name)
 {
     static const char *const others[] = {"vision", "visual.", "model.vision", "model.visual.", "mm_projector."};
@@ -50,7 +50,7 @@ static int read_description(const struct config_reader *r)
     if (!json_is_object(r->root))
         return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: it is not an object", r->name);
     const json_t *rotations = json_object_get(json_object_get(r->root, "metadata"), "quarot");
-    if (config_switched_on(rotations)) /* of activations, while the model runs; those of weights are in the weights */
+    if (config_switched_on(rotations)) /* these rotate activations in each pass; other rotations are already applied to the weights */
         return config_unsupported(r, "metadata", "quarot", rotations, "null");
     r->c->rotated = json_is_true(json_object_get(r->root, "is_rot_used"));
     json_object_foreach(r->root, name, value)

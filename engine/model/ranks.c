@@ -1,4 +1,4 @@
-/* engine/model/ranks.c -- the messages of rank 0, and what all ranks must agree on. */
+/* engine/model/ranks.c -- the messages of rank 0, and comparisons among all ranks. */
 #include "engine/model/ranks.h"
 
 #include "simd/kernels.h"
@@ -9,7 +9,7 @@
 
 /* ---- messages ---- */
 
-/* Gives all ranks the `bytes` first bytes of the part that rank 0 has. */
+/* Broadcasts the current part of rank 0's message to all ranks. */
 static void spread_part(struct rank_group *r)
 {
     for (int i = 0; i <= r->op.count; i++)
@@ -100,7 +100,7 @@ struct report {
     char host[64], message[512];
 };
 
-/* Exchanges `bytes` bytes of each rank. Those of this rank are at buffer + rank * bytes. */
+/* Gathers `bytes` bytes from each rank. On entry, those of this rank are at buffer + rank * bytes. */
 static void exchange(struct rank_group *r, size_t bytes)
 {
     for (int i = 0; i <= r->op.count; i++)
@@ -134,7 +134,7 @@ int ranks_differ(struct rank_group *r, uint64_t number)
     return rank < r->op.count ? rank : 0;
 }
 
-/* ---- accounts ---- */
+/* ---- statistics ---- */
 
 static size_t resident_bytes(void)
 {

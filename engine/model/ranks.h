@@ -1,8 +1,8 @@
 /* engine/model/ranks.h -- a group of processes that compute one model (engine/verbatim_ranks.h), and the messages of rank 0.
  *
  * Rank 0 tells the other ranks what to do: which model to open, which passes to compute. A message begins with an
- * enum ranks_message. Each rank then does the same, and they agree whether it worked. Between messages, operators exchange
- * their outputs (ops/ranks.h). */
+ * enum ranks_message. All ranks then do the same and, if it can fail, exchange error codes (ranks_agree). Between messages,
+ * operators exchange their outputs (ops/ranks.h). */
 #ifndef VB_MODEL_RANKS_H
 #define VB_MODEL_RANKS_H
 
@@ -21,10 +21,11 @@ enum ranks_message {
     RANKS_TARGET,    /* passes */
     RANKS_MTP,
     RANKS_HEAD,
-    RANKS_FACTS      /* give account (vb_ranks_facts) */
+    RANKS_FACTS      /* send statistics (vb_ranks_facts) */
 };
 
-#define RANKS_PART ((size_t)64 << 10) /* a message is sent in parts of 1, 4, 16 and then always 64 KB, so that receivers know their sizes */
+/* A message is sent in parts of 1, 4 and 16 KB, and then parts of 64 KB, so receivers know the size of each part. */
+#define RANKS_PART ((size_t)64 << 10)
 
 struct rank_group {
     struct op_ranks op;
@@ -35,27 +36,27 @@ struct rank_group {
     uint64_t *before;    /* [count + 1]; see op_ranks */
     char *part;          /* [RANKS_PART]: a part of the message that is being sent or read */
     size_t part_size, at; /* size of this part, and how much of it has been written or read */
-    uint32_t numbered;   /* rank 0 numbers models, workspaces and pools; this is the last number */
-    size_t weight_bytes; /* of the models that are open */
-    uint64_t passes;     /* RANKS_TARGET */
+    uint32_t numbered;   /* the last number that rank 0 gave to a model, a workspace or a pool */
+    size_t weight_bytes; /* of the open models */
+    uint64_t passes;     /* number of messages RANKS_TARGET */
 };
 
 /* Rank 0 writes a message with ranks_put, and ends it with ranks_send. The other ranks read the same bytes with ranks_get, and end with
  * ranks_done. */
 void ranks_put(struct rank_group *r, const void *data, size_t bytes);
 void ranks_put_number(struct rank_group *r, uint64_t number);
-void ranks_put_text(struct rank_group *r, const char *text); /* NULL is a text, too */
+void ranks_put_text(struct rank_group *r, const char *text); /* text may be NULL */
 void ranks_send(struct rank_group *r);
 void ranks_get(struct rank_group *r, void *data, size_t bytes);
 uint64_t ranks_get_number(struct rank_group *r);
-/* Returns a text in memory of the group's allocator, or NULL if it was NULL or if there is no memory; then *code is VB_NO_MEMORY. */
+/* Returns a text in memory of the group's allocator. Returns NULL if rank 0 put NULL, or if there is no memory; then *code is VB_NO_MEMORY. */
 char *ranks_get_text(struct rank_group *r, int *code);
 void ranks_done(struct rank_group *r);
 
-/* All ranks say whether something worked: `code`, with a message in *err. Returns VB_OK if all say VB_OK. Otherwise returns the code of the
- * first rank that failed, and *err has its message, which names the rank. err may be NULL. */
+/* All ranks exchange their error codes: `code`, with a message in *err. Returns VB_OK if all codes are VB_OK. Otherwise returns the code of
+ * the first rank that failed, and copies its message, which names the rank, to *err. err may be NULL. */
 int ranks_agree(struct rank_group *r, int code, vb_error *err);
-/* Each rank gives account: on rank 0, out [count] receives the facts of all ranks. On other ranks, `out` is NULL. */
+/* Sends the statistics of each rank to rank 0: there, out [count] receives them. On other ranks, `out` is NULL. */
 void ranks_account(struct rank_group *r, vb_rank_facts *out);
 /* Returns the most numbers in a row that the ranks exchange. */
 size_t ranks_longest_row(const struct config *c);

@@ -1,4 +1,4 @@
-/* engine/model/shapes.c -- a model without its weights: the names, types and shapes of all tensors, made from config.json alone. */
+/* engine/model/shapes.c -- a model without its weights: the names, types and shapes of all tensors, derived from config.json alone. */
 #include "engine/model/model_internal.h"
 #include "ops/weights.h"
 
@@ -8,8 +8,8 @@
 
 #define NAME_ROOM 96
 
-/* The types of linear layers; of the MLPs of main layers; and of the routed experts among these. What is stored in 4 bits, of files of
- * Kimi (INT4), NVIDIA (NVFP4) and AMD (MXFP4). */
+/* The types of linear layers, of the MLPs of main layers, and of their routed experts. The rows with types of 4 bits follow the published
+ * files of Kimi (INT4), NVIDIA (NVFP4) and AMD (MXFP4). */
 static const struct shape_types {
     const char *name;
     enum dtype linear, mlp, routed;
@@ -190,7 +190,7 @@ static void add_all(struct shapes *s)
 
 /* ---- opening ---- */
 
-/* Chooses the types: those called `type`, or what config.json says. Then config.json is taken to say so. */
+/* Chooses the types: those called `type` or, if it is NULL, those of quantization_config. Changes *c accordingly. */
 static int choose_types(struct shapes *s, struct config *c, const char *type, vb_error *err)
 {
     const char *own = c->fp8 ? "fp8" : c->int8 ? "int8" : c->int4 ? "int4" : c->fp4_group == 16 ? "nvfp4" : c->fp4_group ? "mxfp4" : "bf16";

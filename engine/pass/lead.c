@@ -2,7 +2,7 @@
 #include "engine/pass/lead.h"
 #include "engine/model/ranks.h"
 
-#define ASKED_ROWS 16 /* during a pass of more rows, `stop` is asked before each layer, which costs an exchange of one byte */
+#define ASKED_ROWS 16 /* in a pass of more rows, `stop` is called before each layer, and its result costs an exchange of one byte */
 
 /* Returns the group of ranks that this process leads, or NULL. */
 static struct rank_group *led(const struct model *m) { return m->ranks && !m->ranks->op.rank ? m->ranks : NULL; }
@@ -12,7 +12,7 @@ static struct rank_group *led(const struct model *m) { return m->ranks && !m->ra
 static size_t length_of(const struct row *row) { return (size_t)(row->index + 1 - row->skipped); }
 static const int32_t *slots_of(const struct row *row) { return row->slots ? row->slots : row->cache->slots; }
 
-/* Writes slots as runs of neighbouring numbers. */
+/* Writes slots as runs of consecutive numbers. */
 static void put_slots(struct rank_group *r, const int32_t *slots, size_t count)
 {
     size_t runs = 0;
@@ -26,7 +26,7 @@ static void put_slots(struct rank_group *r, const int32_t *slots, size_t count)
     }
 }
 
-/* Writes the slots of the longest of the rows from `row` on that share one list. Returns the number of these rows. */
+/* The rows from `row` on that share one list of slots: writes their number, and the slots of the longest. Returns their number. */
 static size_t put_timeline(struct rank_group *r, const struct row *row, size_t S)
 {
     size_t n = 1, longest = length_of(row);
@@ -37,7 +37,7 @@ static size_t put_timeline(struct rank_group *r, const struct row *row, size_t S
     return n;
 }
 
-/* Writes `count` numbers, or that there are none. */
+/* Writes `count` numbers, or the count 0 if `numbers` is NULL. */
 static void put_numbers(struct rank_group *r, const int32_t *numbers, size_t count)
 {
     ranks_put_number(r, numbers ? count : 0);

@@ -2,25 +2,26 @@
  *
  * The other ranks have copies of everything that a pass reads: the weights of their share, a workspace, and the cache rows.
  * A message names the rows of the pass, and for each row the slots of the tokens to which it attends. So the other ranks
- * know nothing about sequences, drafts and sampling. Each of these functions does nothing if there is only one process,
+ * need no sequences, drafts or sampling. Each of these functions does nothing if there is only one process,
  * or on a rank other than 0. */
 #ifndef VB_LEAD_H
 #define VB_LEAD_H
 
 #include "engine/pass/forward.h"
 
-/* Before a pass. lead_target returns -1 if w->stop ended the pass before it began, else 0. For lead_head, `head` is a head of the model, and `bf16` is the caller's op_ctx.bf16. */
+/* Call these before a pass. lead_target returns -1 if w->stop ended the pass before it began, else 0. For lead_head, `head` is an output
+ * head of the model, and `bf16` is the caller's op_ctx.bf16. */
 int lead_target(struct workspace *w, const struct row *rows, size_t S);
 void lead_mtp(const struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h, size_t S);
 void lead_head(const struct workspace *w, const struct weight_view *head, int bf16, const float *hidden, size_t S);
 
-/* After a workspace was opened: the other ranks open one of the same sizes. */
+/* Call this after a workspace was opened: the other ranks open a workspace of the same sizes. */
 int lead_workspace(struct workspace *w, int exact, vb_error *err);
 void lead_no_workspace(struct workspace *w);
-/* After a pool was opened, for a pool whose rows passes of a model write; ranks is the model's. */
+/* Call this after a pool was opened whose rows are written by passes of a model. `ranks` is model.ranks. */
 int lead_pool(struct kvpool *pool, struct rank_group *ranks, vb_error *err);
 void lead_no_pool(struct kvpool *pool);
-/* After rows were written by something other than a pass: the rows of tokens [first, first + count) of the cache. */
+/* Call this after something other than a pass wrote the rows of tokens [first, first + count) of the cache. */
 void lead_rows(const struct kvcache *cache, size_t first, size_t count);
 
 #endif

@@ -1,5 +1,5 @@
-/* engine/pass/reads.h -- which matrices a pass reads, layer by layer. `bench` computes the limits of a pass from them, and `plan` the
- * memory and the speed of machines. */
+/* engine/pass/reads.h -- which matrices a pass reads, layer by layer. From these, `bench` computes the limits of a pass, and `plan` the memory
+ * and the highest speed of several machines. */
 #ifndef VB_READS_H
 #define VB_READS_H
 
@@ -12,7 +12,7 @@ enum read_split { READ_WHOLE, READ_BY_HEADS, READ_BY_ROWS };
 struct read {
     enum pass_part part;
     enum read_split split;
-    struct weight_view w; /* with the rows that are read: without those of W_uv if it is W_uk in a kv_b_proj */
+    struct weight_view w; /* the rows that are read: W_uk in a kv_b_proj is without the rows of W_uv */
     int routed;           /* 1: a matrix of expert 0, which stands for those of all routed experts */
     int exact;            /* 1: the input of the matrix is never rounded to BF16 */
 };
@@ -23,11 +23,11 @@ typedef void (*read_sink)(void *context, const struct read *r);
 void reads_of_layer(const struct config *c, const struct layer *l, read_sink each, void *context);
 void reads_of_heads(const struct config *c, const struct mla *a, read_sink each, void *context);
 
-/* Returns the bytes of `rows` rows of a matrix, with their scales. `rows` is a multiple of 16, or all rows. An FP8 scale is divided among the
- * rows of its block. */
+/* Returns the bytes of `rows` rows of a matrix, with their scales. `rows` is a multiple of 16, or all rows. The bytes of an FP8 scale are
+ * distributed evenly over the rows of its block. */
 double read_bytes(const struct weight_view *w, size_t rows);
 
-/* Returns whether the rows of a layer attend to chosen tokens only (index_topk of them) if there are `depth` tokens. */
+/* Returns whether the rows of a layer attend only to index_topk chosen tokens if there are `depth` tokens. */
 int reads_chosen(const struct config *c, const struct mla *a, double depth);
 /* Return the bytes of the cache rows of so many tokens in one layer, and of their keys in the cache of one indexer. */
 double read_latents(const struct config *c, double tokens);
