@@ -1,6 +1,7 @@
 /* engine/follow.c -- a rank other than 0: it reads the messages of rank 0 (engine/pass/lead.h) and does what they say. */
 #include "engine/model/ranks.h"
 #include "engine/pass/forward.h"
+#include "engine/pass/vocab.h"
 #include "engine/session/session.h"
 #include "simd/fpenv.h"
 
@@ -11,9 +12,10 @@
 struct object {
     struct object *next;
     uint32_t number;
-    struct model *model;     /* two of these three are NULL */
+    struct model *model;     /* three of these four are NULL */
     struct workspace *work;
     struct kvpool *pool;
+    vb_draft_vocab *vocab;
 };
 
 /* The rows of a pass. Numbers are first collected in one array, because it may move. */
@@ -72,6 +74,7 @@ static void drop(struct follower *f, struct object *o)
         workspace_close(o->work);
     if (o->pool)
         kvpool_close(o->pool, a);
+    vb_draft_vocab_close(o->vocab);
     if (o->model)
         vb_model_close(o->model);
     vb_free(a, o->work);
@@ -128,6 +131,21 @@ static int open_pool(struct follower *f)
     if (o)
         o->pool = vb_alloc(&f->r->allocator, 1, sizeof *o->pool);
     ranks_agree(f->r, o && o->pool ? kvpool_open(o->pool, (size_t)sizes[0], (size_t)sizes[1], layout, &f->r->allocator, f->err) : no_memory(f), f->err);
+    return VB_OK;
+}
+
+static int open_vocab(struct follower *f)
+{
+    uint64_t number = ranks_get_number(f->r), model = ranks_get_number(f->r), count = ranks_get_number(f->r);
+    struct object *o = add(f, number);
+    int32_t *tokens = vb_alloc(&f->r->allocator, (size_t)count, sizeof *tokens), none;
+    for (size_t i = 0; i < count; i++)
+        ranks_get(f->r, tokens ? &tokens[i] : &none, sizeof none);
+    ranks_done(f->r);
+    int code = o && tokens ? vb_draft_vocab_open(&o->vocab, object_of(f, model)->model, tokens, (size_t)count, f->err)
+                           : vb_fail(f->err, VB_NO_MEMORY, "no memory for a draft vocabulary of %zu tokens", (size_t)count);
+    vb_free(&f->r->allocator, tokens);
+    ranks_agree(f->r, code, f->err);
     return VB_OK;
 }
 
@@ -314,7 +332,8 @@ static int head(struct follower *f)
 {
     struct workspace *w = begin(f);
     const struct model *m = w->model;
-    uint64_t number = ranks_get_number(f->r), bf16 = ranks_get_number(f->r), S = ranks_get_number(f->r), from = ranks_get_number(f->r);
+    uint64_t number = ranks_get_number(f->r), vocab = ranks_get_number(f->r), bf16 = ranks_get_number(f->r), S = ranks_get_number(f->r);
+    uint64_t from = ranks_get_number(f->r);
     int own = w->cx.bf16;
     size_t d = m->config.dims.d;
     int code = make_floats(f, &f->logits, &f->logits_room, (size_t)S * m->config.dims.V);
@@ -326,7 +345,11 @@ static int head(struct follower *f)
         ranks_get(f->r, f->hidden, (size_t)S * d * sizeof *f->hidden);
     ranks_done(f->r);
     w->cx.bf16 = (int)bf16;
-    forward_head(w, number ? &m->mtp[number - 1].head : &m->lm_head, f->logits, from == UINT64_MAX ? f->hidden : w->hidden + from, (size_t)S);
+    const float *hidden = from == UINT64_MAX ? f->hidden : w->hidden + from;
+    if (vocab)
+        forward_listed(w, object_of(f, vocab)->vocab, (int)number - 1, f->logits, hidden, (size_t)S);
+    else
+        forward_head(w, number ? &m->mtp[number - 1].head : &m->lm_head, f->logits, hidden, (size_t)S);
     w->cx.bf16 = own;
     return VB_OK;
 }
@@ -361,6 +384,7 @@ static int follow(struct follower *f, enum ranks_message message)
     case RANKS_WORK: return open_work(f);
     case RANKS_POOL: return open_pool(f);
     case RANKS_ROWS: return rows(f);
+    case RANKS_VOCAB: return open_vocab(f);
     case RANKS_TARGET: return target(f);
     case RANKS_MTP: return mtp(f);
     case RANKS_HEAD: return head(f);

@@ -304,12 +304,13 @@ typedef struct vb_tree_shape {
  * a draft; with such a list, only the rows of its tokens are read. Drafts may differ. With strict acceptance the output
  * does not. In acceptance mode rejection, drafts are drawn from the tokens of the list.
  *
- * vb_draft_vocab_open copies rows of the output head, unless the tokens are 0 .. count-1. Sessions may share a list. A
+ * vb_draft_vocab_open copies rows of the output head, unless the tokens are 0 .. count-1. With vb_model_options.ranks, each rank copies
+ * those that it has. Sessions may share a list. A
  * list must be closed before its model is closed. Returns VB_BAD_ARGUMENT if the model has no MTP modules, if the list
  * is empty, or if it contains a token twice or an id outside the vocabulary. */
 typedef struct vb_draft_vocab vb_draft_vocab;
 int vb_draft_vocab_open(vb_draft_vocab **out, const vb_model *model, const int32_t *tokens, size_t count, vb_error *err);
-size_t vb_draft_vocab_bytes(const vb_draft_vocab *vocab); /* size of the copied rows in bytes */
+size_t vb_draft_vocab_bytes(const vb_draft_vocab *vocab); /* size of the copied rows in bytes; with several ranks, of this rank's */
 void vb_draft_vocab_close(vb_draft_vocab *vocab);
 
 /* Options that say how a session makes drafts. Drafts make decoding faster. If vb_sampling.acceptance is "strict", they

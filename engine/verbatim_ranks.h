@@ -9,8 +9,8 @@
  * everything. The other ranks call vb_ranks_follow, which computes their share of each pass until rank 0 calls
  * vb_ranks_close. On rank 0, only one thread at a time may use models, sessions and batches of the group.
  *
- * Refused on ranks with VB_BAD_ARGUMENT: the option `numa`, vb_model_lock, prefill "onednn", draft vocabularies, vb_quantise_open, and
- * taps of scores with prefill "expanded". */
+ * Refused on ranks with VB_BAD_ARGUMENT: the option `numa`, vb_model_lock, prefill "onednn", vb_quantise_open, and taps of scores with
+ * prefill "expanded". */
 #ifndef VERBATIM_RANKS_H
 #define VERBATIM_RANKS_H
 

@@ -32,32 +32,33 @@ static void copy_lane(unsigned char *to, size_t to_lane, const unsigned char *fr
     }
 }
 
-static void gather_panels(unsigned char *data, const struct weight_view *w, const int32_t *rows, size_t count)
+static void gather_panels(unsigned char *data, const struct weight_view *w, const int32_t *rows, size_t count, size_t first)
 {
     size_t bytes = panel_bytes(w->type, w->cols);
     memset(data, 0, panels_bytes(w->type, count, w->cols));
     for (size_t i = 0; i < count; i++) {
-        size_t row = w->panel_row + (size_t)rows[i];
+        size_t row = w->panel_row + (size_t)rows[i] - first;
         copy_lane(data + i / PANEL_ROWS * bytes, i % PANEL_ROWS, (const unsigned char *)w->data + row / PANEL_ROWS * bytes,
                   row % PANEL_ROWS, w);
     }
 }
 
-struct weight_view weight_gather(void *data, const struct weight_view *w, const int32_t *rows, size_t count)
+struct weight_view weight_gather(void *data, const struct weight_view *w, const int32_t *rows, size_t count, size_t first)
 {
     struct weight_view copy = shape_of(w, count);
     size_t bytes = count ? weight_bytes(&copy) / count : 0;
     copy.data = data;
     if (w->panels) {
-        gather_panels(data, w, rows, count);
+        gather_panels(data, w, rows, count, first);
         return copy;
     }
     for (size_t i = 0; i < count; i++) {
         char *to = (char *)data + i * bytes;
+        size_t row = (size_t)rows[i] - first;
         if (has_scales(w))
-            decode_weights((float *)(void *)to, w, (size_t)rows[i], 0, w->cols);
+            decode_weights((float *)(void *)to, w, row, 0, w->cols);
         else
-            memcpy(to, weight_rows(w, (size_t)rows[i], 1).data, bytes);
+            memcpy(to, weight_rows(w, row, 1).data, bytes);
     }
     return copy;
 }

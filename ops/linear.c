@@ -205,7 +205,9 @@ void op_gather_packed(const struct op_ctx *cx, const struct op_packed *p, const 
         for (int form = 0; form < OP_FORMS; form++)
             if (p[i].rows[form])
                 pieces[n++] = (struct op_piece){p[i].rows[form], rows[i], op_packed_bytes(form, p[i].K), (p[i].K + unit - 1) / unit,
-                                                op_packed_bytes(form, unit), form == OP_ROUNDED ? OP_AS_BF16 : form == OP_GROUPS ? OP_AS_GROUPS : OP_AS_STORED};
+                                                op_packed_bytes(form, unit), form == OP_ROUNDED ? OP_AS_BF16 : form == OP_GROUPS ? OP_AS_GROUPS
+                                                                                                                                 : OP_AS_STORED,
+                                                NULL};
     op_gather(cx, pieces, n);
 }
 
@@ -225,6 +227,17 @@ void op_linear_divided(struct op_ctx *cx, float *y, size_t N, const float *x, si
     multiply_all(cx, &own, 1, &packed, S);
     op_gather_floats(cx, y, S, N, OP_ROW_GROUP);
     op_give(cx, mark);
+}
+
+void op_linear_cut(struct op_ctx *cx, float *y, const size_t *cuts, const float *x, const struct weight_view *w, size_t S)
+{
+    if (!cx->ranks) {
+        op_linear(cx, y, x, w, S);
+        return;
+    }
+    size_t N = cuts[cx->ranks->count];
+    op_linears(cx, &(struct linear){y + cuts[cx->ranks->rank], w, N}, 1, x, S);
+    op_gather(cx, &(struct op_piece){y, S, N * sizeof *y, N, sizeof *y, OP_AS_STORED, cuts}, 1);
 }
 
 void op_linear_exact(struct op_ctx *cx, float *y, const float *x, const struct weight_view *w, size_t S)

@@ -40,6 +40,8 @@ void op_linears(struct op_ctx *cx, const struct linear *layers, size_t count, co
  * travel in the form to which w needs them rounded, and the others are not written to x. With op_ranks.wide, each rank has all of x in
  * any case. If there is only one process, this is op_linear. */
 void op_linear_divided(struct op_ctx *cx, float *y, size_t N, const float *x, size_t unit, const struct weight_view *w, size_t S);
+/* The same if the rows of W are divided in another way: rank r has rows [cuts[r], cuts[r + 1]). Each rank has all of x. */
+void op_linear_cut(struct op_ctx *cx, float *y, const size_t *cuts, const float *x, const struct weight_view *w, size_t S);
 
 /* --- the two steps of a linear layer: packing x, and multiplying --- */
 

@@ -259,7 +259,7 @@ static void show_outputs(const struct moe_pass *p, float *out, float *shared, co
     const struct op_ctx *cx = p->cx;
     size_t pairs = S * p->w->chosen, bytes = p->d * sizeof *out, unit = OP_ROW_GROUP * sizeof *out;
     size_t units = (p->d + OP_ROW_GROUP - 1) / OP_ROW_GROUP;
-    struct op_piece pieces[] = {{out, pairs, bytes, units, unit, OP_AS_STORED}, {shared, S, bytes, units, unit, OP_AS_STORED}};
+    struct op_piece pieces[] = {{out, pairs, bytes, units, unit, OP_AS_STORED, NULL}, {shared, S, bytes, units, unit, OP_AS_STORED, NULL}};
     if (cx->ranks && cx->ranks->wide)
         op_gather(cx, pieces, p->shared ? 2 : 1);
     for (size_t i = 0; cx->probe && i < pairs; i++)

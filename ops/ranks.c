@@ -21,10 +21,9 @@ struct op_share op_own(const struct op_ctx *cx, size_t count, size_t unit)
 /* The bytes that a rank has of each row of a piece, as the row stores them. */
 static struct op_share bytes_of(const struct op_ranks *r, int rank, const struct op_piece *p)
 {
-    struct op_share units = op_share_of(r, rank, p->units, 1), bytes = {units.begin * p->unit_bytes, units.end * p->unit_bytes};
-    if (bytes.end > p->row_bytes)
-        bytes.end = p->row_bytes;
-    return bytes;
+    struct op_share units = p->cuts ? (struct op_share){p->cuts[rank], p->cuts[rank + 1]} : op_share_of(r, rank, p->units, 1);
+    size_t begin = units.begin * p->unit_bytes, end = units.end * p->unit_bytes;
+    return (struct op_share){begin < p->row_bytes ? begin : p->row_bytes, end < p->row_bytes ? end : p->row_bytes};
 }
 
 /* The same bytes, as they are exchanged. */
@@ -169,7 +168,7 @@ void op_gather(const struct op_ctx *cx, const struct op_piece *pieces, size_t co
 
 void op_gather_floats(const struct op_ctx *cx, float *y, size_t S, size_t N, size_t unit)
 {
-    op_gather(cx, &(struct op_piece){y, S, N * sizeof *y, (N + unit - 1) / unit, unit * sizeof *y, OP_AS_STORED}, 1);
+    op_gather(cx, &(struct op_piece){y, S, N * sizeof *y, (N + unit - 1) / unit, unit * sizeof *y, OP_AS_STORED, NULL}, 1);
 }
 
 void op_spread(const struct op_ctx *cx, int from, void *data, size_t bytes)

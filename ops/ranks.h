@@ -55,6 +55,7 @@ struct op_piece {
     void *data;
     size_t rows, row_bytes, units, unit_bytes;
     enum op_travel travel;
+    const size_t *cuts; /* [ranks + 1]: rank r has units [cuts[r], cuts[r + 1]); NULL: each rank has its share of the units */
 };
 /* Before, each rank has its own units of each row; on return, it has all of them. Several pieces share one exchange if the buffer has room.
  * Does nothing if there is only one process. */

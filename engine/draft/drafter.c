@@ -2,7 +2,7 @@
 #include "engine/draft/drafter.h"
 #include "engine/base/numbers.h"
 #include "engine/choose/sampler.h"
-#include "engine/draft/vocab.h"
+#include "engine/pass/vocab.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -169,7 +169,7 @@ void eagle_logits(struct eagle *e, const struct workspace *target, float *logits
         op_linear(&e->cx, logits, g, &e->head->lm_head, S);
         return;
     }
-    lead_head(target, &target->model->lm_head, 0, g, S); /* lm_head belongs to the target, whose ranks may each have a share */
+    lead_head(target, &target->model->lm_head, NULL, 0, g, S); /* lm_head belongs to the target, whose ranks may each have a share */
     e->cx.ranks = target->cx.ranks;
     op_linear_divided(&e->cx, logits, e->head->vocab_size, g, 0, &e->head->lm_head, S);
     e->cx.ranks = NULL;

@@ -1,6 +1,6 @@
 /* engine/draft/mtp_net.c -- the model's MTP modules as a network that drafts. Their passes run in the target's workspace. */
 #include "engine/draft/net.h"
-#include "engine/draft/vocab.h"
+#include "engine/pass/vocab.h"
 
 #include <string.h>
 
@@ -54,7 +54,10 @@ static void pass(struct draft_net *net, struct workspace *w, int depth, const st
 static void logits(struct draft_net *net, struct workspace *w, int depth, float *out, const float *g, size_t first, size_t S)
 {
     const vb_draft_vocab *vocab = of(net)->vocab;
-    forward_head(w, vocab ? &vocab->heads[depth % model_of(net)->num_mtp] : &module_of(net, depth)->head, out, g, S);
+    if (vocab)
+        forward_listed(w, vocab, depth % model_of(net)->num_mtp, out, g, S);
+    else
+        forward_head(w, &module_of(net, depth)->head, out, g, S);
     forward_tap_logits(w, out, net->vocab_size, first, S);
 }
 

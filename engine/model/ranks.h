@@ -18,6 +18,8 @@ enum ranks_message {
     RANKS_POOL,      /* open a pool of cache rows */
     RANKS_NO_POOL,   /* close a pool */
     RANKS_ROWS,      /* take over cache rows */
+    RANKS_VOCAB,     /* open a draft vocabulary */
+    RANKS_NO_VOCAB,  /* close a draft vocabulary */
     RANKS_TARGET,    /* passes */
     RANKS_MTP,
     RANKS_HEAD,

@@ -15,6 +15,7 @@
 #include "engine/pass/lead.h"
 #include "engine/pass/offload.h"
 #include "engine/pass/tap.h"
+#include "engine/pass/vocab.h"
 
 /* The attention heads that this process computes. */
 static struct op_share own_heads(const struct workspace *w)
@@ -428,10 +429,18 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
 
 void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S)
 {
-    lead_head(w, head, w->cx.bf16, hidden, S);
+    lead_head(w, head, NULL, w->cx.bf16, hidden, S);
     op_enter(&w->cx, PART_HEAD);
     if (!offload_head(w, head, logits, hidden, S))
         op_linear_divided(&w->cx, logits, w->model->config.dims.V, hidden, 0, head, S);
+    op_enter(&w->cx, PART_OUTSIDE);
+}
+
+void forward_listed(struct workspace *w, const vb_draft_vocab *vocab, int module, float *logits, const float *hidden, size_t S)
+{
+    lead_head(w, &w->model->mtp[module].head, vocab, w->cx.bf16, hidden, S);
+    op_enter(&w->cx, PART_HEAD);
+    op_linear_cut(&w->cx, logits, vocab->cuts, hidden, &vocab->heads[module], S);
     op_enter(&w->cx, PART_OUTSIDE);
 }
 

@@ -161,6 +161,8 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
 
 /* Computes logits [S, V] = head(hidden). The hidden states are normalised already. */
 void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S);
+/* Computes logits [S, vocab->count]: the same for the tokens of a list alone, with the head of the MTP module of this number. */
+void forward_listed(struct workspace *w, const vb_draft_vocab *vocab, int module, float *logits, const float *hidden, size_t S);
 
 /* Reports logits [count, vocab_size] to the tap callback. These logits belong to rows [first, first + count) of the newest
  * pass. */

@@ -1,6 +1,7 @@
 /* engine/pass/lead.c -- the messages of passes, as rank 0 writes them; engine/follow.c reads them. */
 #include "engine/pass/lead.h"
 #include "engine/model/ranks.h"
+#include "engine/pass/vocab.h"
 
 #define ASKED_ROWS 16 /* in a pass of more rows, `stop` is called before each layer, and its result costs an exchange of one byte */
 
@@ -115,7 +116,7 @@ void lead_mtp(const struct workspace *w, const struct mtp_module *module, int de
     ranks_send(r);
 }
 
-void lead_head(const struct workspace *w, const struct weight_view *head, int bf16, const float *hidden, size_t S)
+void lead_head(const struct workspace *w, const struct weight_view *head, const vb_draft_vocab *vocab, int bf16, const float *hidden, size_t S)
 {
     const struct model *m = w->model;
     size_t d = m->config.dims.d, number = 0;
@@ -126,6 +127,7 @@ void lead_head(const struct workspace *w, const struct weight_view *head, int bf
         number++;
     int is_here = hidden >= w->hidden && hidden < w->hidden + w->max_rows * d; /* then the other ranks have these rows, too */
     ranks_put_number(r, number);
+    ranks_put_number(r, vocab ? vocab->number : 0);
     ranks_put_number(r, (uint64_t)bf16);
     ranks_put_number(r, S);
     ranks_put_number(r, is_here ? (uint64_t)(hidden - w->hidden) : UINT64_MAX);
@@ -182,6 +184,26 @@ void lead_no_pool(struct kvpool *pool)
 {
     if (pool->ranks)
         put_end(pool->ranks, RANKS_NO_POOL, pool->number);
+}
+
+int lead_vocab(vb_draft_vocab *v, vb_error *err)
+{
+    struct rank_group *r = led(v->model);
+    if (!r)
+        return VB_OK;
+    ranks_put_number(r, RANKS_VOCAB);
+    ranks_put_number(r, v->number = ++r->numbered);
+    ranks_put_number(r, v->model->number);
+    ranks_put_number(r, v->count);
+    ranks_put(r, v->tokens, v->count * sizeof *v->tokens);
+    ranks_send(r);
+    return ranks_agree(r, VB_OK, err);
+}
+
+void lead_no_vocab(vb_draft_vocab *v)
+{
+    if (v->number)
+        put_end(v->model->ranks, RANKS_NO_VOCAB, v->number);
 }
 
 void lead_rows(const struct kvcache *c, size_t first, size_t count)

@@ -76,8 +76,10 @@ def read(path):
 
 
 def said(answer):
-    """The keys of generate --json that depend on the model, not on the machine."""
-    return {key: value for key, value in json.loads(answer).items() if key != "stats"}
+    """The keys of generate --json that depend on the model and its drafts, not on the machine."""
+    answer = json.loads(answer)
+    stats = answer.pop("stats")
+    return answer | {key: stats.get(key) for key in ("drafted_by_depth", "accepted_by_depth")}
 
 
 def generate_is_the_same_with_unequal_shares_and_mixed_instruction_sets():
@@ -89,6 +91,22 @@ def generate_is_the_same_with_unequal_shares_and_mixed_instruction_sets():
             line = command(mpi, [[isas[0]], ["--isa", "best"], [isas[1], "-t", "2"]], arguments + ["--ranks-weights", "5,1,3"])
             assert said(output(line)) == expected, line
             assert said(output(command(mpi, 2, arguments + ["--ranks-weights", "measured"]))) == expected
+
+
+def drafts_from_a_list_of_tokens_are_the_same():
+    with tempfile.NamedTemporaryFile("w") as file:
+        with open(f"{TALE}/config.json", encoding="utf-8") as config:
+            V = json.load(config)["vocab_size"]
+        file.write("\n".join(str(t) for t in range(V) if t % 5 < 3))
+        file.flush()
+        for draft in ["mtp-eagle", "mtp-vanilla"] if ALL else ["mtp-eagle"]:
+            arguments = ["generate", TALE, *PROMPT, "-n", "24", "--json", "--draft", draft, "--draft-vocab", f"@{file.name}", *ONE]
+            expected = said(alone(*arguments))
+            assert sum(expected["accepted_by_depth"]), "no listed draft is accepted"
+            for mpi in HERE if ALL else HERE[:1]:
+                for weights in ("5,1,3", "1,1") if ALL else ("5,1,3",):
+                    line = command(mpi, weights.count(",") + 1, [*arguments, "--ranks-weights", weights])
+                    assert said(output(line)) == expected, line
 
 
 def verify_prints_the_fingerprints_of_one_process():
@@ -500,7 +518,7 @@ def two_machines_compute_over_tcp():
                 assert went.ended() != 0
 
 
-TESTS = [generate_is_the_same_with_unequal_shares_and_mixed_instruction_sets, verify_prints_the_fingerprints_of_one_process,
+TESTS = [generate_is_the_same_with_unequal_shares_and_mixed_instruction_sets, drafts_from_a_list_of_tokens_are_the_same, verify_prints_the_fingerprints_of_one_process,
          files_have_the_bytes_of_one_process, other_commands_print_what_one_process_prints, batches_with_preemption_have_the_answers_of_one_process,
          sessions_are_loaded_by_any_number_of_ranks, chat_reads_stdin_on_rank_0, one_rank_without_a_launcher_is_as_one_process,
          traffic_is_what_the_document_says, errors_are_one_sentence, a_killed_rank_ends_all_and_a_batch_goes_on,

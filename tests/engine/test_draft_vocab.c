@@ -1,6 +1,6 @@
 /* tests/engine/test_draft_vocab.c -- a draft vocabulary: drafts come from the list and are the best of its tokens, logits of
  * drafts have the bits that the whole head gives, and the output does not change. Runs in the repository's root. */
-#include "engine/draft/vocab.h"
+#include "engine/pass/vocab.h"
 #include "tests/support/engine_support.h"
 
 #define LISTED 37 /* no multiple of 16: the last panel is not full */

@@ -132,6 +132,50 @@ TEST(a_draft_model_on_the_same_ranks_drafts_the_same)
     check("two models", "golden/tiny/v3", NULL, draft_by_the_group, NULL);
 }
 
+/* ---- draft vocabularies ---- */
+
+/* Which tokens may be drafted: some, the first ones, the last one, those of which the middle one of three ranks has none. */
+static vb_draft_vocab *vocab_of(vb_model *m, int which)
+{
+    vb_draft_vocab *v;
+    int32_t V = vb_vocab_size(m), *list = calloc((size_t)V, sizeof *list);
+    size_t n = 0;
+    assert_non_null(list);
+    for (int32_t t = 0; t < V; t++)
+        if (which == 0 ? t % 32 == 0 || t % 5 == 1 : which == 1 ? t < 21
+                                                 : which == 2   ? t == V - 1
+                                                                : t < 5 || t > V - 30)
+            list[n++] = t;
+    OK(vb_draft_vocab_open(&v, m, list, n, &err));
+    free(list);
+    return v;
+}
+
+static void draft_listed(vb_model *m, struct notes *n, void *context)
+{
+    const int *which = context;
+    vb_draft_vocab *vocab = vocab_of(m, *which);
+    vb_session_options o = some_options(*which % 2 ? "mtp-vanilla" : "mtp-eagle", 3);
+    o.drafting.vocab = vocab;
+    if (*which % 2 == 0) /* mtp-vanilla drafts no trees */
+        draft_between(m, n, &o);
+    draft_with(m, n, &o);
+    vb_draft_vocab_close(vocab);
+}
+
+/* The confidences that draft_between notes show the bits of the logits of the listed tokens. */
+TEST(tokens_of_a_list_are_drafted_the_same)
+{
+    static const char *const precisions[] = {"f32", "bf16", "q8", "q4"};
+    char dir[64];
+    for (int which = 0; which < 4; which++)
+        for (size_t p = (size_t)which % 2; p < (all ? 4 : 3); p += all ? 1 : 2)
+            check("a list", which % 2 ? "golden/tiny/v3-mtp3" : "golden/tiny/glm5", &(vb_model_options){.precision = precisions[p]}, draft_listed, &which);
+    layout_checkpoint(dir, (struct layout_checkpoint){.layout = LAYOUT_FP8}); /* its module has a head of its own */
+    check("FP8", dir, NULL, draft_listed, &(int){0});
+    remove_dir(dir);
+}
+
 /* ---- evaluation, routes ---- */
 
 struct seen_rows {
@@ -214,12 +258,13 @@ static void run_batch(vb_model *m, struct notes *n, void *context)
     vb_batch_options o = {.session = {.context = 60, .threads = 1, .prefill_chunk = 9, .prefill = context, .record_routes = 1}, .max_sequences = 4,
                           .cache_tokens = 85, .keep_finished = 2};
     vb_batch *b = open_batch_of(m, &o);
+    vb_draft_vocab *vocabs[] = {vb_mtp_modules(m) ? vocab_of(m, 0) : NULL, vb_mtp_modules(m) ? vocab_of(m, 3) : NULL};
     int32_t shared[40];
     random_tokens(m, 4, shared, COUNT(shared));
     memset(job, 0, sizeof job);
     for (size_t i = 0; i < JOBS; i++) {
         job[i].sampling = (vb_sampling){.temperature = i % 2 ? 1.0f : 0.0f, .seed = i};
-        job[i].drafting = (vb_drafting){.method = methods[i % (vb_mtp_modules(m) ? 4 : 3)], .tokens = 1 + (int)i % 3};
+        job[i].drafting = (vb_drafting){.method = methods[i % (vb_mtp_modules(m) ? 4 : 3)], .tokens = 1 + (int)i % 3, .vocab = i > 2 ? vocabs[i % 2] : NULL};
         if (!vb_mtp_modules(m) && i % 3 == 0)
             job[i].drafting.method = "none";
         job[i].options = (vb_generate_options){.max_tokens = 10 + 3 * i, .ignore_eos = 1};
@@ -251,6 +296,8 @@ static void run_batch(vb_model *m, struct notes *n, void *context)
         fail_msg("%zu preemptions, %zu shared tokens, and %zu tokens that the conversation found", state.preemptions, state.shared_tokens,
                  again.result.cached_tokens);
     vb_batch_close(b);
+    vb_draft_vocab_close(vocabs[0]);
+    vb_draft_vocab_close(vocabs[1]);
 }
 
 TEST(batches_with_preemption_and_shared_rows_are_the_same)
@@ -429,6 +476,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(trees_of_drafts_are_the_same),
         cmocka_unit_test(cuts_and_single_drafts_are_the_same),
         cmocka_unit_test(a_draft_model_on_the_same_ranks_drafts_the_same),
+        cmocka_unit_test(tokens_of_a_list_are_drafted_the_same),
         cmocka_unit_test(rows_of_evaluations_and_routes_are_the_same),
         cmocka_unit_test(batches_with_preemption_and_shared_rows_are_the_same),
         cmocka_unit_test(a_saved_session_goes_on_with_any_number_of_ranks),

@@ -63,7 +63,7 @@ static size_t random_pieces(struct op_piece *piece, size_t *longest, const struc
         size_t rows = random_below(seed, 6), chunks = 1 + random_below(seed, 9), unit = 1 + random_below(seed, 3);
         size_t number = travel == OP_AS_GROUPS ? sizeof(struct quantised_group) : DOT_CHUNK * sizeof(float);
         size_t cut = travel == OP_AS_STORED ? 4 * random_below(seed, 31) : 0; /* the last unit may be shorter */
-        piece[i] = (struct op_piece){calloc(rows + 1, chunks * number), rows, chunks * number - cut, (chunks + unit - 1) / unit, unit * number, travel};
+        piece[i] = (struct op_piece){calloc(rows + 1, chunks * number), rows, chunks * number - cut, (chunks + unit - 1) / unit, unit * number, travel, NULL};
         assert_non_null(piece[i].data);
         for (size_t s = 0; s < rows; s++)
             fill(k, (char *)piece[i].data + s * piece[i].row_bytes, chunks, cut, travel, seed);
@@ -75,7 +75,7 @@ static size_t random_pieces(struct op_piece *piece, size_t *longest, const struc
 /* Copies the units that a rank has, and garbage in the place of the others. */
 static void own_units(struct op_piece *to, const struct op_piece *from, const struct op_ranks *r)
 {
-    struct op_share own = op_share_of(r, r->rank, from->units, 1);
+    struct op_share own = from->cuts ? (struct op_share){from->cuts[r->rank], from->cuts[r->rank + 1]} : op_share_of(r, r->rank, from->units, 1);
     size_t bytes = from->rows * from->row_bytes;
     *to = *from;
     assert_non_null(to->data = malloc(bytes + 1));
@@ -93,13 +93,19 @@ TEST(each_rank_gets_all_rows_whatever_room_there_is)
     for (uint64_t trial = 0; trial < 300; trial++) {
         const struct kernels *k = kernel_tables[0]; /* the tests of whole models mix the tables */
         uint64_t seed = trial, before[MOST_RANKS + 1] = {0};
-        size_t longest, count, ranks = 1 + random_below(&seed, MOST_RANKS), offset[MOST_RANKS + 1];
+        size_t longest, count, ranks = 1 + random_below(&seed, MOST_RANKS), offset[MOST_RANKS + 1], cuts[PIECES][MOST_RANKS + 1];
         struct op_piece whole[PIECES], piece[PIECES];
         FOR_EACH_TABLE(table)
             k = random_below(&seed, 2) ? table : scalar_table();
         for (size_t r = 0; r < ranks; r++)
             before[r + 1] = before[r] + 1 + random_below(&seed, 3);
         count = random_pieces(whole, &longest, k, &seed);
+        for (size_t i = 0; i < count; i += 1 + random_below(&seed, 3)) { /* some ranks have nothing */
+            for (size_t c = 0; c < ranks; c++)
+                cuts[i][c] = c ? cuts[i][c - 1] + random_below(&seed, whole[i].units - cuts[i][c - 1] + 1) : 0;
+            cuts[i][ranks] = whole[i].units;
+            whole[i].cuts = cuts[i];
+        }
         struct op_ranks r = {.count = (int)ranks, .before = before, .all_gather = all_gather, .context = &ranks, .offset = offset};
         r.room = longest + random_below(&seed, 3 * longest);
         assert_non_null(r.buffer = malloc(r.room));

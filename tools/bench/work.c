@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/draft/vocab.h"
+#include "engine/pass/vocab.h"
 #include "engine/pass/reads.h"
 #include "tools/bench/bench.h"
 
