@@ -146,12 +146,13 @@ ubsan: ubsan-programs
 # Data races. gcc's ThreadSanitizer does not know OpenMP, whose threads only tests and the opening of models still use; sessions compute
 # with ops/crew.c. `make test` runs the first of these programs.
 TSAN := test_threads test_session test_forced test_rounds test_batch
+TSAN_RANKS := test_ranks test_ranks_bytes # each opens models in several threads; OpenMP then has one thread for each of them
 threads-program:
 	+$(MAKE) BUILD=build-thread OPT=-O1 CFLAGS=-g1 UNOPTIMISED="simd/avx% simd/neon%" SANITIZE=-fsanitize=thread build-thread/tests/test_threads
 tsan-programs:
-	+$(MAKE) BUILD=build-thread OPT=-O1 SANITIZE=-fsanitize=thread $(addprefix build-thread/tests/,$(TSAN))
+	+$(MAKE) BUILD=build-thread OPT=-O1 SANITIZE=-fsanitize=thread $(addprefix build-thread/tests/,$(TSAN) $(TSAN_RANKS))
 tsan: tsan-programs $(TSAN_CREW)
-	@tests/run.sh -l build-thread/logs $(TSAN:%=build-thread/tests/%) "crew:$(TSAN_CREW)"
+	@tests/run.sh -l build-thread/logs $(TSAN:%=build-thread/tests/%) $(foreach t,$(TSAN_RANKS),"$t:env OMP_THREAD_LIMIT=1 build-thread/tests/$t") "crew:$(TSAN_CREW)"
 
 # Which lines and branches of the library do the tests reach? Tests that limit the size of files fail in this build, because gcov's
 # own counts cannot be written then and its runtime says so on stderr; what the program had counted before is in the figures.

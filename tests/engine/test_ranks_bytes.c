@@ -109,10 +109,10 @@ static struct op_ranks split_of(const struct group_options *g, uint64_t before[M
 TEST(each_rank_has_as_many_bytes_of_weights_as_planned)
 {
     static const char *const paths[] = {"golden/tiny/glm", "golden/tiny/v2", "golden/tiny/v2-lite", "golden/tiny/mistral4", "golden/tiny/moonlight",
-                                        "golden/tiny/glm5", "golden/tiny/gigachat", "golden/tiny/youtu", NULL}; /* without scales, of which each
-                                                                                                   rank has those of all rows */
+                                        "golden/tiny/glm5", "golden/tiny/gigachat", "golden/tiny/youtu", NULL}; /* FP8 scales are not counted */
+    static const enum layout layouts[] = {LAYOUT_BF16, LAYOUT_I4, LAYOUT_NVFP4, LAYOUT_MXFP4};
     static const struct group_options groups[] = {{.count = 2}, {.count = 3, .weights = {2, 1, 1}}, {.count = 5}};
-    for (size_t i = 0; i < COUNT(paths) + 3; i++) {
+    for (size_t i = 0; i < COUNT(paths) + 7; i++) {
         char dir[64];
         int is_made = i + 1 >= COUNT(paths);
         const char *precision = precisions[i % 2]; /* copies in q8 and q4 have other sizes: of kv_b, one part is copied */
@@ -121,7 +121,7 @@ TEST(each_rank_has_as_many_bytes_of_weights_as_planned)
         struct op_ranks split = split_of(g, before);
         vb_model *alone = NULL;
         if (is_made)
-            layout_checkpoint(dir, (struct layout_checkpoint){.layout = LAYOUT_BF16, .no_q_lora = i % 2, .tied = i % 3 == 0});
+            layout_checkpoint(dir, (struct layout_checkpoint){.layout = layouts[i % 4], .no_q_lora = i % 2, .tied = i % 3 == 0});
         else
             snprintf(dir, sizeof dir, "%s", paths[i]);
         OK(vb_model_open(&alone, dir, &(vb_model_options){.precision = precision}, &err));
