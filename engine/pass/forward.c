@@ -346,6 +346,21 @@ static int is_stopped(struct workspace *w)
     return answer;
 }
 
+/* Returns nonzero if `stop` ended the pass. It was asked before the first layer, and is not asked while a pass is recorded. */
+static int decoder_layers(struct workspace *w, const struct row *rows, size_t S)
+{
+    const struct model *m = w->model;
+    for (size_t l = 0; l < m->config.dims.layers; l++) {
+        if (l && !w->offload.records && is_stopped(w))
+            return 1;
+        tap_layer(w, (int32_t)l);
+        keep_features(w, (int)l, S);
+        decoder_layer(w, &m->layers[l], l, rows, S);
+        note_first_bad_layer(w, l, S);
+    }
+    return 0;
+}
+
 int forward_target(struct workspace *w, const struct row *rows, size_t S)
 {
     const struct model *m = w->model;
@@ -360,15 +375,13 @@ int forward_target(struct workspace *w, const struct row *rows, size_t S)
         w->first_bad_layer[s] = -1;
     op_embed(w->x, d, &m->embed_tokens, w->ids, S);
     tap(w, "model.embed_tokens.output", w->x, d);
-    for (size_t l = 0; l < m->config.dims.layers; l++) {
-        if (is_stopped(w) && (offload_end(w, S), 1))
-            return -1; /* op_end_pass is not called, so the duration of this pass is not recorded */
-        tap_layer(w, (int32_t)l);
-        keep_features(w, (int)l, S);
-        decoder_layer(w, &m->layers[l], l, rows, S);
-        note_first_bad_layer(w, l, S);
-    }
+    int stopped = is_stopped(w), replayed = !stopped && offload_replay(w, NULL, S);
+    if (!stopped && !replayed)
+        stopped = decoder_layers(w, rows, S);
+    offload_recorded(w, NULL, S);
     offload_end(w, S);
+    if (stopped)
+        return -1; /* op_end_pass is not called, so the duration of this pass is not recorded */
     tap_layer(w, -1);
     tap(w, "model.norm.input", w->x, d);
     op_rmsnorm(&w->cx, w->hidden, d, w->x, d, m->norm, S, d, (float)m->config.rms_norm_eps);
@@ -412,10 +425,14 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
     tap(w, "eh_proj.input", w->concat, 2 * d);
     op_enter(&w->cx, PART_EH);
     offload_concat(w, module->layer.attention_on_device, S);
-    op_linear_divided(&w->cx, w->x, d, w->concat, 0, &module->eh_proj, S);
+    if (!offload_replay(w, module, S)) {
+        op_linear_divided(&w->cx, w->x, d, w->concat, 0, &module->eh_proj, S);
+        op_enter(&w->cx, PART_SMALL);
+        tap(w, "eh_proj.output", w->x, d);
+        decoder_layer(w, &module->layer, 0, rows, S);
+        offload_recorded(w, module, S);
+    }
     op_enter(&w->cx, PART_SMALL);
-    tap(w, "eh_proj.output", w->x, d);
-    decoder_layer(w, &module->layer, 0, rows, S);
     offload_end(w, S);
     tap(w, "shared_head.norm.input", w->x, d);
     op_rmsnorm(&w->cx, g, d, w->x, d, module->shared_head_norm, S, d, eps);

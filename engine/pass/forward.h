@@ -48,6 +48,7 @@ struct row {
                              cache->slots */
 };
 
+#define OFFLOAD_SHAPES 32
 /* What a pass needs if a device computes parts of it (offload.h). */
 struct offload {
     struct device *device;   /* NULL: no device */
@@ -58,7 +59,15 @@ struct offload {
     int parts, attention;    /* nonzero: the device computes parts of this pass, and attention too */
     size_t from;             /* the device computes no layer before this one in this pass */
     int x_is_there;          /* nonzero: workspace.x is on the device */
+    struct offload_shape {   /* of passes that were recorded (device_record) */
+        const struct mtp_module *module;
+        size_t S, longest;
+        void *recording;
+    } shapes[OFFLOAD_SHAPES];
+    int records;             /* nonzero: a pass is being recorded */
+    size_t recorded;         /* how many recordings were made; the newest OFFLOAD_SHAPES are kept */
 };
+#define OFFLOAD_MOST_ROWS 16 /* passes with more rows are not recorded: starting kernels takes little of their time */
 
 /* All memory of a pass. It is allocated once, so that passes allocate nothing. */
 struct workspace {

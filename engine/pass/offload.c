@@ -32,6 +32,9 @@ int offload_open(struct workspace *w, vb_error *err)
 
 void offload_close(struct workspace *w)
 {
+    for (size_t i = 0; w->model->device && i < OFFLOAD_SHAPES; i++)
+        device_forget(w->model->device, w->offload.shapes[i].recording);
+    memset(w->offload.shapes, 0, sizeof w->offload.shapes);
     for (size_t i = 0; w->model->device && i < w->block_count; i++)
         device_remove(w->model->device, w->blocks[i]);
     w->offload.device = NULL;
@@ -161,6 +164,48 @@ void offload_place(struct workspace *w, int on_device, size_t S)
     w->offload.x_is_there = on_device;
     w->cx.device = on_device ? d : NULL;
 }
+
+/* ---- recordings ---- */
+
+static int is_whole(const struct workspace *w, const struct mtp_module *module)
+{
+    const struct model *m = w->model;
+    int whole = w->offload.parts && w->offload.attention && !w->offload.from && !w->three;
+    for (size_t l = 0; l < m->config.dims.layers && whole && !module; l++)
+        whole = m->layers[l].attention_on_device && m->layers[l].mlp_on_device;
+    return whole && (!module || module->layer.mlp_on_device);
+}
+
+int offload_replay(struct workspace *w, const struct mtp_module *module, size_t S)
+{
+    if (S > OFFLOAD_MOST_ROWS || !is_whole(w, module))
+        return 0;
+    offload_place(w, 1, S);
+    for (size_t i = 0; i < OFFLOAD_SHAPES; i++) {
+        const struct offload_shape *k = &w->offload.shapes[i];
+        if (k->recording && k->module == module && k->S == S && k->longest == w->offload.longest) {
+            device_replay(w->offload.device, k->recording);
+            return 1;
+        }
+    }
+    device_record(w->offload.device);
+    w->offload.records = 1;
+    return 0;
+}
+
+void offload_recorded(struct workspace *w, const struct mtp_module *module, size_t S)
+{
+    struct offload_shape *k = &w->offload.shapes[w->offload.recorded % OFFLOAD_SHAPES];
+    if (!w->offload.records)
+        return;
+    w->offload.records = 0;
+    device_forget(w->offload.device, k->recording);
+    *k = (struct offload_shape){module, S, w->offload.longest, device_recorded(w->offload.device)};
+    w->offload.recorded += k->recording != NULL;
+    device_replay(w->offload.device, k->recording);
+}
+
+/* ---- parts on both sides ---- */
 
 void offload_show_x(struct workspace *w, size_t S)
 {

@@ -22,6 +22,11 @@ void offload_place(struct workspace *w, int on_device, size_t S);
 /* From here on, operators compute on the CPU, and w->x is there. */
 static inline void offload_end(struct workspace *w, size_t S) { offload_place(w, 0, S); }
 
+/* If the device computes all layers of the pass, the layers of a pass of this shape are recorded once. If there is such a recording, offload_replay does it
+ * and returns 1. Else it returns 0; then the caller gives the layers to the operators and calls offload_recorded. */
+int offload_replay(struct workspace *w, const struct mtp_module *module, size_t S);
+void offload_recorded(struct workspace *w, const struct mtp_module *module, size_t S);
+
 /* Copies w->x to the CPU, if it is on the device, and leaves it there, too. */
 void offload_show_x(struct workspace *w, size_t S);
 /* The next operator is eh_proj, which computes w->x from w->concat. It computes on the device if `on_device` is nonzero and the pass may use it. */

@@ -10,12 +10,18 @@ int device_begin(struct device *d, const struct device_type *type, size_t memory
 {
     d->type = type;
     d->memory = memory;
-    return pthread_rwlock_init(&d->lock, NULL) ? -1 : 0;
+    pthread_mutexattr_t recursive;
+    pthread_mutexattr_init(&recursive);
+    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+    int code = pthread_rwlock_init(&d->lock, NULL) || pthread_mutex_init(&d->work, &recursive);
+    pthread_mutexattr_destroy(&recursive);
+    return code ? -1 : 0;
 }
 
 void device_end(struct device *d)
 {
     pthread_rwlock_destroy(&d->lock);
+    pthread_mutex_destroy(&d->work);
     free(d->twins);
 }
 
@@ -119,34 +125,89 @@ void *device_at(struct device *d, const void *host)
 
 int device_has(struct device *d, const void *host) { return find(d, host) != NULL; }
 
+/* Returns whether work can be given to the device. Then the caller ends with end_work. */
+static int begin_work(struct device *d)
+{
+    pthread_mutex_lock(&d->work);
+    if (!*d->failure)
+        return 1;
+    pthread_mutex_unlock(&d->work);
+    return 0;
+}
+
+static void end_work(struct device *d) { pthread_mutex_unlock(&d->work); }
+
 void device_put(struct device *d, const void *host, const void *from, size_t bytes)
 {
-    if (!*d->failure && bytes)
-        d->type->write(d, device_at(d, host), from, bytes);
+    if (!bytes || !begin_work(d))
+        return;
+    assert(!d->records);
+    d->type->write(d, device_at(d, host), from, bytes);
+    end_work(d);
 }
 
 void device_get(struct device *d, void *to, const void *host, size_t bytes)
 {
-    if (!*d->failure && bytes)
-        d->type->read(d, to, device_at(d, host), bytes);
+    if (!bytes || !begin_work(d))
+        return;
+    assert(!d->records);
+    d->type->read(d, to, device_at(d, host), bytes);
+    end_work(d);
 }
 
 void device_copy(struct device *d, void *to, const void *from, size_t bytes)
 {
-    if (!*d->failure && bytes)
-        d->type->copy(d, device_at(d, to), device_at(d, from), bytes);
+    if (!bytes || !begin_work(d))
+        return;
+    d->type->copy(d, device_at(d, to), device_at(d, from), bytes);
+    end_work(d);
 }
 
 void device_launch(struct device *d, enum device_kernel kernel, size_t x, size_t y, size_t z, const void *args, size_t size)
 {
     const unsigned grid[3] = {(unsigned)x, (unsigned)y, (unsigned)z};
-    if (!*d->failure && x && y && z)
-        d->type->launch(d, kernel, grid, args, size);
+    if (!x || !y || !z || !begin_work(d))
+        return;
+    d->type->launch(d, kernel, grid, args, size);
+    end_work(d);
+}
+
+void device_record(struct device *d)
+{
+    pthread_mutex_lock(&d->work); /* until device_recorded */
+    assert(!d->records);
+    d->records = 1;
+    if (!*d->failure)
+        d->type->record(d);
+}
+
+void *device_recorded(struct device *d)
+{
+    void *recording = *d->failure ? NULL : d->type->recorded(d);
+    d->records = 0;
+    pthread_mutex_unlock(&d->work);
+    return recording;
+}
+
+void device_replay(struct device *d, void *recording)
+{
+    if (!recording || !begin_work(d))
+        return;
+    d->type->replay(d, recording);
+    end_work(d);
+}
+
+void device_forget(struct device *d, void *recording)
+{
+    if (recording)
+        d->type->forget(d, recording);
 }
 
 int device_wait(struct device *d)
 {
-    if (!*d->failure)
+    if (begin_work(d)) {
         d->type->wait(d);
+        end_work(d);
+    }
     return *d->failure ? -1 : 0;
 }

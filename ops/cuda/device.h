@@ -27,6 +27,10 @@ struct device_type {
     int (*copy)(struct device *d, void *to, const void *from, size_t bytes);
     int (*launch)(struct device *d, enum device_kernel kernel, const unsigned grid[3], const void *args, size_t size);
     int (*wait)(struct device *d);
+    int (*record)(struct device *d);
+    void *(*recorded)(struct device *d); /* NULL after a failure */
+    int (*replay)(struct device *d, void *recording);
+    void (*forget)(struct device *d, void *recording);
     void (*close)(struct device *d); /* frees the device itself too */
 };
 
@@ -43,6 +47,8 @@ struct device {
     size_t memory, taken; /* bytes of memory that may be used, and that are in use */
     char failure[256];    /* the first error, or "" */
     pthread_rwlock_t lock; /* of the twins */
+    pthread_mutex_t work;  /* held while work is given to the device, and during a recording; recursive */
+    int records;          /* nonzero during a recording */
     struct twin *twins;   /* sorted by host address; they do not overlap */
     size_t twin_count, twin_room;
 };
@@ -81,6 +87,14 @@ void device_copy(struct device *d, void *to, const void *from, size_t bytes);
 void device_launch(struct device *d, enum device_kernel kernel, size_t x, size_t y, size_t z, const void *args, size_t size);
 /* device_run(d, rmsnorm, S, 1, 1, .y = ..., .D = ...): the arguments by name */
 #define device_run(d, name, x, y, z, ...) device_launch(d, KERNEL_##name, x, y, z, &(struct name##_args){__VA_ARGS__}, sizeof(struct name##_args))
+
+/* Passes of the same shape start the same kernels with the same arguments, so they can be recorded (as a CUDA graph), which makes starting them cheap.
+ * What is given to the device between device_record and device_recorded is not done, but kept: kernels and copies between twins, and nothing else.
+ * device_replay does it. Between the two calls, other threads that give work to the device wait. device_recorded returns NULL after a failure. */
+void device_record(struct device *d);
+void *device_recorded(struct device *d);
+void device_replay(struct device *d, void *recording);
+void device_forget(struct device *d, void *recording); /* NULL is allowed */
 
 /* Waits until all work is done. Returns 0, or -1 if something has failed. */
 int device_wait(struct device *d);

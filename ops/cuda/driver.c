@@ -33,6 +33,12 @@ typedef unsigned long long address; /* CUdeviceptr */
     X(stream_wait, "cuStreamSynchronize", (void *stream))                                                \
     X(launch, "cuLaunchKernel", (void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, \
                                  void *stream, void **parameters, void **extra))                         \
+    X(capture_begin, "cuStreamBeginCapture_v2", (void *stream, int mode))                                \
+    X(capture_end, "cuStreamEndCapture", (void *stream, void **graph))                                   \
+    X(graph_instantiate, "cuGraphInstantiateWithFlags", (void **executable, void *graph, unsigned long long flags)) \
+    X(graph_destroy, "cuGraphDestroy", (void *graph))                                                    \
+    X(graph_launch, "cuGraphLaunch", (void *executable, void *stream))                                   \
+    X(graph_forget, "cuGraphExecDestroy", (void *executable))                                            \
     X(error_text, "cuGetErrorString", (result code, const char **text))
 
 struct gpu {
@@ -122,6 +128,32 @@ static int launch(struct device *d, enum device_kernel kernel, const unsigned gr
     return check(g, g->launch(g->kernel[kernel], grid[0], grid[1], grid[2], kernel_threads[kernel], 1, 1, 0, g->stream, parameters, NULL), kernel_names[kernel]);
 }
 
+/* A recording is a CUDA graph: the stream's work is captured while it is given. */
+static int record(struct device *d)
+{
+    struct gpu *g = of(d);
+    return check(g, g->capture_begin(g->stream, 1), "beginning a graph"); /* CU_STREAM_CAPTURE_MODE_THREAD_LOCAL */
+}
+
+static void *recorded(struct device *d)
+{
+    struct gpu *g = of(d);
+    void *graph = NULL, *executable = NULL;
+    if (check(g, g->capture_end(g->stream, &graph), "ending a graph"))
+        return NULL;
+    int code = check(g, g->graph_instantiate(&executable, graph, 0), "making a graph");
+    g->graph_destroy(graph);
+    return code ? NULL : executable;
+}
+
+static int replay(struct device *d, void *recording)
+{
+    struct gpu *g = of(d);
+    return check(g, g->graph_launch(recording, g->stream), "a graph");
+}
+
+static void forget(struct device *d, void *recording) { of(d)->graph_forget(recording); }
+
 static void close_gpu(struct device *d)
 {
     struct gpu *g = (struct gpu *)(void *)d;
@@ -141,7 +173,7 @@ static void close_gpu(struct device *d)
     free(g);
 }
 
-static const struct device_type type = {allocate, release, write_to, read_from, copy, launch, wait_for, close_gpu};
+static const struct device_type type = {allocate, release, write_to, read_from, copy, launch, wait_for, record, recorded, replay, forget, close_gpu};
 
 /* ---- opening ---- */
 

@@ -222,8 +222,26 @@ static void run_block(enum emulator_order how)
 struct emulated {
     struct device device; /* first */
     enum emulator_order order;
-    size_t launches;
+    size_t launches, replays;
+    struct recording *recording; /* NULL: nothing is recorded now */
 };
+
+/* Work that was given during a recording: a kernel, or a copy if `bytes` is not 0. */
+struct step {
+    enum device_kernel kernel;
+    unsigned grid[3];
+    char args[4096];
+    void *to;
+    const void *from;
+    size_t bytes;
+};
+
+struct recording {
+    struct step *steps;
+    size_t count;
+};
+
+static struct step *next_step(struct emulated *e);
 
 static pthread_mutex_t one_launch = PTHREAD_MUTEX_INITIALIZER;
 
@@ -254,9 +272,28 @@ static int copy_bytes(struct device *, void *to, const void *from, size_t bytes)
     return 0;
 }
 
+static int copy_between(struct device *d, void *to, const void *from, size_t bytes)
+{
+    struct emulated *e = (struct emulated *)d;
+    if (!e->recording)
+        return copy_bytes(d, to, from, bytes);
+    struct step *s = next_step(e);
+    s->to = to;
+    s->from = from;
+    s->bytes = bytes;
+    return 0;
+}
+
 static int launch(struct device *d, enum device_kernel kernel, const unsigned grid[3], const void *args, size_t size)
 {
     struct emulated *e = (struct emulated *)d;
+    if (e->recording) {
+        struct step *s = next_step(e);
+        s->kernel = kernel;
+        memcpy(s->grid, grid, sizeof s->grid);
+        memcpy(s->args, args, size);
+        return 0;
+    }
     static unsigned order[1 << 16];
     char copied[4096];
     assert(size <= sizeof copied);
@@ -283,13 +320,56 @@ static int launch(struct device *d, enum device_kernel kernel, const unsigned gr
 
 static int nothing_to_wait_for(struct device *) { return 0; }
 
+static struct step *next_step(struct emulated *e)
+{
+    struct recording *r = e->recording;
+    r->steps = (struct step *)realloc(r->steps, (r->count + 1) * sizeof *r->steps);
+    assert(r->steps);
+    memset(&r->steps[r->count], 0, sizeof *r->steps);
+    return &r->steps[r->count++];
+}
+
+static int record(struct device *d)
+{
+    ((struct emulated *)d)->recording = (struct recording *)calloc(1, sizeof(struct recording));
+    return 0;
+}
+
+static void *recorded(struct device *d)
+{
+    struct recording *r = ((struct emulated *)d)->recording;
+    ((struct emulated *)d)->recording = NULL;
+    return r;
+}
+
+static int replay(struct device *d, void *recording)
+{
+    struct recording *r = (struct recording *)recording;
+    for (size_t i = 0; i < r->count; i++) {
+        struct step *s = &r->steps[i];
+        if (s->bytes)
+            copy_bytes(d, s->to, s->from, s->bytes);
+        else
+            launch(d, s->kernel, s->grid, s->args, sizeof s->args);
+    }
+    ((struct emulated *)d)->replays++;
+    return 0;
+}
+
+static void forget(struct device *, void *recording)
+{
+    struct recording *r = (struct recording *)recording;
+    free(r->steps);
+    free(r);
+}
+
 static void close_emulated(struct device *d)
 {
     device_end(d);
     free(d);
 }
 
-static const struct device_type type = {allocate, release_memory, copy_bytes, copy_bytes, copy_bytes, launch, nothing_to_wait_for, close_emulated};
+static const struct device_type type = {allocate, release_memory, copy_bytes, copy_bytes, copy_between, launch, nothing_to_wait_for, record, recorded, replay, forget, close_emulated};
 
 struct device *emulator_open(size_t bytes)
 {
@@ -308,5 +388,7 @@ void emulator_order(struct device *d, enum emulator_order order, uint64_t seed)
     ((struct emulated *)d)->order = order;
     random_state = seed;
 }
+
+size_t emulator_replays(const struct device *d) { return ((const struct emulated *)d)->replays; }
 
 size_t emulator_launches(const struct device *d) { return ((const struct emulated *)d)->launches; }

@@ -25,6 +25,8 @@ struct device *emulator_open(size_t bytes);
 void emulator_order(struct device *d, enum emulator_order order, uint64_t seed);
 /* Returns how many kernels were launched since the device was opened. */
 size_t emulator_launches(const struct device *d);
+/* Returns how many recordings were replayed. */
+size_t emulator_replays(const struct device *d);
 
 #ifdef __cplusplus
 }

@@ -94,6 +94,13 @@ PUBLIC int cuStreamCreate(void **stream, unsigned flags) { return *stream = gpu,
 PUBLIC int cuStreamDestroy_v2(void *stream) { return stream != gpu; }
 PUBLIC int cuStreamSynchronize(void *stream) { return stream != gpu; }
 
+PUBLIC int cuStreamBeginCapture_v2(void *stream, int mode) { return stream == gpu && mode == 1 ? gpu->type->record(gpu) : 1; }
+PUBLIC int cuStreamEndCapture(void *stream, void **graph) { return *graph = gpu->type->recorded(gpu), stream != gpu; }
+PUBLIC int cuGraphInstantiateWithFlags(void **executable, void *graph, unsigned long long flags) { return *executable = graph, flags != 0; }
+PUBLIC int cuGraphDestroy(void *graph) { return graph == NULL; }
+PUBLIC int cuGraphLaunch(void *executable, void *stream) { return stream == gpu ? gpu->type->replay(gpu, executable) : 1; }
+PUBLIC int cuGraphExecDestroy(void *executable) { return gpu->type->forget(gpu, executable), 0; }
+
 PUBLIC int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream,
                           void **parameters, void **extra)
 {
