@@ -41,17 +41,6 @@ struct timeline {
     size_t length; /* >= 1 */
 };
 
-/* What operators on a device (op_ctx.device) need to know about row s of a pass: the place of its cache row, and the tokens to which its query
- * attends. All addresses are the device's. */
-struct device_row {
-    const char *rows;       /* the cache rows of layer 0 of the row's sequence */
-    size_t layer_bytes;     /* from the rows of a layer to those of the next layer */
-    const int32_t *slots;   /* [length]: cache row j of the sequence is number slots[j] of a layer's rows */
-    uint32_t length;        /* >= 1 */
-    int32_t slot;           /* the cache row that this row of the pass writes */
-    float query_scale;      /* the query is multiplied by it; 1: it is not */
-};
-
 /* Rows of W_uk for head h begin at row h * uk_stride of w_uk: n rows with c columns. If uk_transposed is set, W_uk is
  * stored transposed: each head has c rows with n columns. uk_transposed is set if W_uk is quantised, and only then. The
  * sums over n in q_abs then follow rule 2. Rows of W_uv for head h begin at row h * uv_stride of w_uv: v rows with c

@@ -7,20 +7,19 @@
 
 #define GROUP_BYTES 36 /* of a group of type CACHE_Q8 */
 
-/* Returns where the rope part of a row of type q8 begins. */
-static size_t rope_at(const struct kv_layout *l) { return l->latent / QUANTISED_GROUP * GROUP_BYTES; }
+size_t kv_rope_at(const struct kv_layout *l) { return l->latent / QUANTISED_GROUP * GROUP_BYTES; }
 
 size_t kv_row_bytes(const struct kv_layout *l)
 {
     if (l->type == KV_Q8) /* whole groups, so that a view of the latents can have a stride */
-        return (rope_at(l) + l->rope * sizeof(uint16_t) + GROUP_BYTES - 1) / GROUP_BYTES * GROUP_BYTES;
+        return (kv_rope_at(l) + l->rope * sizeof(uint16_t) + GROUP_BYTES - 1) / GROUP_BYTES * GROUP_BYTES;
     return packed_length(l->latent + l->rope) * (l->type == KV_BF16 ? sizeof(uint16_t) : sizeof(float));
 }
 
 size_t kv_row_words(const struct kv_layout *l)
 {
     size_t n = l->latent + l->rope;
-    return l->type == KV_Q8 ? (rope_at(l) + l->rope * sizeof(uint16_t) + 3) / 4 : l->type == KV_BF16 ? (n + 1) / 2 : n;
+    return l->type == KV_Q8 ? (kv_rope_at(l) + l->rope * sizeof(uint16_t) + 3) / 4 : l->type == KV_BF16 ? (n + 1) / 2 : n;
 }
 
 /* Writes n numbers, and then zeros up to the end of a row of `room` numbers. */
@@ -52,7 +51,7 @@ void kv_row_write(const struct kernels *k, const struct kv_layout *l, void *row,
 {
     if (l->type == KV_Q8) {
         write_groups(k, row, x, l->latent);
-        write_bf16((uint16_t *)(void *)((char *)row + rope_at(l)), x + l->latent, l->rope, (kv_row_bytes(l) - rope_at(l)) / sizeof(uint16_t));
+        write_bf16((uint16_t *)(void *)((char *)row + kv_rope_at(l)), x + l->latent, l->rope, (kv_row_bytes(l) - kv_rope_at(l)) / sizeof(uint16_t));
     } else if (l->type == KV_BF16)
         write_bf16(row, x, l->latent + l->rope, packed_length(l->latent + l->rope));
     else
@@ -77,7 +76,7 @@ void kv_row_read(const struct kv_layout *l, float *x, const void *row)
     if (l->type == KV_Q8) {
         struct weight_view latent = kv_rows_view(l, row, 1);
         decode_weights(x, &latent, 0, 0, l->latent);
-        read_bf16(x + l->latent, (const uint16_t *)(const void *)((const char *)row + rope_at(l)), l->rope);
+        read_bf16(x + l->latent, (const uint16_t *)(const void *)((const char *)row + kv_rope_at(l)), l->rope);
     } else if (l->type == KV_BF16)
         read_bf16(x, row, l->latent + l->rope);
     else
@@ -96,6 +95,6 @@ struct weight_view kv_rows_view(const struct kv_layout *l, const void *rows, siz
 
 struct weight_view kv_rope_view(const struct kv_layout *l, const void *rows, size_t count)
 {
-    return (struct weight_view){.type = WEIGHT_BF16, .data = (const char *)rows + rope_at(l), .rows = count, .cols = l->rope,
+    return (struct weight_view){.type = WEIGHT_BF16, .data = (const char *)rows + kv_rope_at(l), .rows = count, .cols = l->rope,
                                 .stride = kv_row_bytes(l) / sizeof(uint16_t)};
 }

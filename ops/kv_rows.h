@@ -25,6 +25,8 @@ struct kv_layout {
 
 /* Returns the size of a row in bytes, with its padding; a multiple of 4. */
 size_t kv_row_bytes(const struct kv_layout *l);
+/* Returns where the rope part of a row of type q8 begins, in bytes. */
+size_t kv_rope_at(const struct kv_layout *l);
 /* Returns how many words of 4 bytes hold the numbers of a row, without its padding. */
 size_t kv_row_words(const struct kv_layout *l);
 

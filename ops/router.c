@@ -1,11 +1,14 @@
 #include "ops/router.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
 #include "ops/round.h"
 
 #define SOFTMAX_BLOCK 256
+
+int op_router_fits_device(const struct router *r) { return r->experts <= ROUTER_MOST_EXPERTS && r->chosen <= ROUTER_MOST_CHOSEN; }
 
 size_t op_router_scratch(const struct router *r)
 {
@@ -165,8 +168,24 @@ static void show(struct op_probe *p, size_t row, const struct router *r, const f
     p->see(p, "weights", row, 1, weight, 0, r->chosen);
 }
 
+static void on_device(struct device *g, int32_t *expert, float *weight, const float *logits, const struct router *r, size_t S)
+{
+    int grouped = r->grouped && r->chosen_groups < r->groups;
+    assert(op_router_fits_device(r) && !r->forced);
+    device_run(g, router, S, 1, 1, .expert = device_at(g, expert), .weight = device_at(g, weight), .logits = device_at(g, logits),
+               .bias = device_at(g, r->bias), .experts = (unsigned)r->experts, .chosen = (unsigned)r->chosen,
+               .groups = grouped ? (unsigned)r->groups : 1, .kept_groups = grouped ? (unsigned)r->chosen_groups : 0, .sigmoid = r->sigmoid,
+               .group_sum_of_two = r->group_sum_of_two, .mask_with_zero = r->mask_with_zero, .norm_topk_prob = r->norm_topk_prob,
+               .scaled = r->sigmoid || r->scale_softmax || !r->norm_topk_prob, .normaliser = r->normaliser, .bf16 = r->bf16,
+               .factor = r->routed_scaling_factor);
+}
+
 void op_router(struct op_ctx *cx, int32_t *expert, float *weight, const float *logits, const struct router *r, size_t S)
 {
+    if (cx->device) {
+        on_device(cx->device, expert, weight, logits, r, S);
+        return;
+    }
     size_t mark = op_mark(cx), E = r->experts, blocks = E / SOFTMAX_BLOCK + 1;
     float *s = op_take(cx, E), *choice = op_take(cx, E), *few = op_take(cx, r->groups + blocks);
     int32_t *state = (int32_t *)op_take(cx, E), *kept = (int32_t *)op_take(cx, r->groups);

@@ -4,8 +4,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "ops/add.h"
+#include "ops/cache_rows.h"
 #include "ops/embed.h"
 #include "ops/expanded.h"
+#include "ops/finite.h"
 #include "ops/linear.h"
 #include "ops/ranks.h"
 #include "ops/rmsnorm.h"
@@ -86,39 +89,17 @@ float forward_query_scale(const struct workspace *w, const struct row *row)
     return c->query_beta > 0 ? config_query_scale(c, (int)row->position) : 1.0f;
 }
 
-void forward_scale_queries(float *q, size_t heads, const struct workspace *w, const struct row *row)
-{
-    const struct config *c = &w->model->config;
-    float scale = forward_query_scale(w, row);
-    for (size_t i = 0; i < heads * (c->dims.n + c->dims.r) && scale != 1.0f; i++)
-        q[i] *= scale;
-}
-
 void forward_cache_rows(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, size_t S)
 {
     const struct config *c = &w->model->config;
-    size_t H = c->dims.H, n = c->dims.n, r = c->dims.r;
-    size_t latent = c->dims.c;
+    size_t H = c->dims.H, n = c->dims.n, r = c->dims.r, latent = c->dims.c;
     struct op_share heads = rotated_heads(w);
-    int fp8 = c->index_topk && c->conventions.value[LATENT_CACHE];
+    struct cache_rows cache = {.heads = heads.end - heads.begin, .ldq = H * (n + r), .nope = n, .rope = &w->rope, .layout = rows->cache->pool->layout,
+                               .layer = layer, .round_latent = c->index_topk && c->conventions.value[LATENT_CACHE], .read_back = w->tapper != NULL};
     op_rmsnorm(&w->cx, w->kv_a, latent + r, w->kv_a, latent + r, a->kv_a_layernorm, S, latent, (float)c->latent_eps);
-    for (size_t s = 0; s < S; s++) {
-        const struct kvcache *cache = rows[s].cache;
-        const float *cos_sin = w->cos_sin + s * r;
-        float *kv_a = w->kv_a + s * (latent + r);
-        const void *layer_rows = kvcache_layer(cache, layer);
-        void *row = kvcache_row(cache, layer, rows[s].slot);
-        float *q = w->q + (s * H + heads.begin) * (n + r);
-        op_rope(q + n, heads.end - heads.begin, n + r, cos_sin, &w->rope);
-        op_rope(kv_a + latent, 1, r, cos_sin, &w->rope);
-        forward_scale_queries(q, heads.end - heads.begin, w, &rows[s]);
-        for (size_t i = 0; fp8 && i < latent; i += 128)
-            op_round_e4m3(kv_a + i, latent - i < 128 ? latent - i : 128);
-        kv_row_write(w->cx.k, &cache->pool->layout, row, kv_a);
-        if (w->tapper)
-            kv_row_read(&cache->pool->layout, kv_a, row);
-        w->seen[s] = (struct timeline){layer_rows, rows[s].slots ? rows[s].slots : cache->slots, (size_t)(rows[s].index + 1 - rows[s].skipped)};
-    }
+    op_cache_rows(&w->cx, w->q + heads.begin * (n + r), w->kv_a, w->cos_sin, offload_is_on(w) ? w->offload.rows : w->places, &cache, S);
+    for (size_t s = 0; s < S; s++)
+        w->seen[s] = (struct timeline){kvcache_layer(rows[s].cache, layer), w->places[s].slots, w->places[s].length};
 }
 
 /* Returns whether a row has attention in the expanded form. A row for which tokens were chosen has the absorbed form. */
@@ -261,33 +242,6 @@ static void feed_forward(struct workspace *w, const struct layer *l, size_t laye
     op_enter(&w->cx, PART_SMALL);
 }
 
-static void add_to_residual(const struct workspace *w, size_t n)
-{
-    w->cx.k->axpy(w->x, 1.0f, w->delta, n); /* axpy with factor 1 rounds once, like a plain sum */
-}
-
-/* Records the first layer whose output is not finite, for the error message about logits that are not finite. A sum of
- * x could overflow although all x are finite. Therefore the terms of the sum are x * 0. */
-static void note_first_bad_layer(struct workspace *w, size_t layer, size_t S)
-{
-    size_t d = w->model->config.dims.d;
-    for (size_t s = 0; s < S; s++) {
-        const float *x = w->x + s * d;
-        float zero[16] = {0}, all = 0.0f; /* 16 independent sums; in a single sum, each addition would wait for the one
-                                             before */
-        size_t i = 0;
-        for (; i + 16 <= d; i += 16)
-            for (size_t l = 0; l < 16; l++)
-                zero[l] += x[i + l] * 0.0f;
-        for (; i < d; i++)
-            all += x[i] * 0.0f;
-        for (size_t l = 0; l < 16; l++)
-            all += zero[l];
-        if (all != 0.0f && w->first_bad_layer[s] < 0) /* 0 * inf and 0 * NaN are NaN, which differs from 0 */
-            w->first_bad_layer[s] = (int32_t)layer;
-    }
-}
-
 /* One decoder layer: x += attention(norm(x)); x += feed_forward(norm(x)). */
 static void decoder_layer(struct workspace *w, const struct layer *l, size_t cache_layer, const struct row *rows, size_t S)
 {
@@ -298,15 +252,23 @@ static void decoder_layer(struct workspace *w, const struct layer *l, size_t cac
     op_rmsnorm(&w->cx, w->normed, d, w->x, d, l->input_layernorm, S, d, eps);
     tap(w, "input_layernorm.output", w->normed, d);
     self_attention(w, &l->self_attn, cache_layer, rows, w->normed, w->delta, S);
-    add_to_residual(w, S * d);
+    op_add(&w->cx, w->x, w->delta, S * d);
     offload_place(w, l->mlp_on_device && cache_layer >= w->offload.from, S);
     tap(w, "post_attention_layernorm.input", w->x, d);
     op_rmsnorm(&w->cx, w->normed, d, w->x, d, l->post_attention_layernorm, S, d, eps);
     tap(w, "post_attention_layernorm.output", w->normed, d);
     feed_forward(w, l, cache_layer, rows, w->normed, w->delta, S);
     tap(w, "mlp.output", w->delta, d);
-    add_to_residual(w, S * d);
+    op_add(&w->cx, w->x, w->delta, S * d);
     tap(w, "output", w->x, d);
+}
+
+static struct device_row place_of(const struct workspace *w, const struct row *row)
+{
+    const struct kvcache *cache = row->cache;
+    return (struct device_row){.rows = kvcache_layer(cache, 0), .layer_bytes = cache->pool->capacity * cache->pool->row * 4,
+                               .slots = row->slots ? row->slots : cache->slots, .length = (uint32_t)(row->index + 1 - row->skipped),
+                               .slot = row->slot, .query_scale = forward_query_scale(w, row)};
 }
 
 void forward_rows(struct workspace *w, const struct row *rows, size_t S)
@@ -314,6 +276,7 @@ void forward_rows(struct workspace *w, const struct row *rows, size_t S)
     for (size_t s = 0; s < S; s++) {
         w->ids[s] = rows[s].token;
         op_rope_angles(w->cos_sin + s * w->rope.dim, &w->rope, rows[s].position);
+        w->places[s] = place_of(w, &rows[s]);
     }
 }
 
@@ -356,7 +319,7 @@ static int decoder_layers(struct workspace *w, const struct row *rows, size_t S)
         tap_layer(w, (int32_t)l);
         keep_features(w, (int)l, S);
         decoder_layer(w, &m->layers[l], l, rows, S);
-        note_first_bad_layer(w, l, S);
+        op_first_not_finite(&w->cx, offload_is_on(w) ? w->offload.first_bad_layer : w->first_bad_layer, w->x, (int32_t)l, S, w->model->config.dims.d);
     }
     return 0;
 }
@@ -380,6 +343,7 @@ int forward_target(struct workspace *w, const struct row *rows, size_t S)
         stopped = decoder_layers(w, rows, S);
     offload_recorded(w, NULL, S);
     offload_end(w, S);
+    offload_note_bad_layers(w, S);
     if (stopped)
         return -1; /* op_end_pass is not called, so the duration of this pass is not recorded */
     tap_layer(w, -1);

@@ -52,7 +52,8 @@ struct row {
 /* What a pass needs if a device computes parts of it (offload.h). */
 struct offload {
     struct device *device;   /* NULL: no device */
-    struct device_row *rows; /* [rows] */
+    struct device_row *rows; /* [rows]: as workspace.places, with addresses of the device */
+    int32_t *first_bad_layer; /* [rows]: as workspace.first_bad_layer, of the layers whose output the device has */
     int32_t *slots;          /* [rows, context]: the slots of all rows of a pass, one list behind the other */
     size_t longest;          /* at least the length of the longest list: 256 times a power of two */
     int cpu_layers;          /* the CPU computes the first cpu_layers layers in any case; more than there are: everything */
@@ -92,6 +93,7 @@ struct workspace {
     float *index_k, *index_q, *index_w; /* [rows, D], [rows, HD], [rows, H]: key, queries and weights of an indexer */
     int32_t *kept;                 /* [rows, kept_most]: slots of the tokens that the last indexer chose for each row */
     int32_t *experts, *ids;        /* [rows, experts per token]: the chosen experts; [rows]: token ids */
+    struct device_row *places;     /* [rows]: where the cache rows of each row are; addresses of the CPU */
     struct timeline *seen, *index_seen; /* [rows]: tokens to which attention, or an indexer, attends */
     float *hidden;                 /* [rows, d] after model.norm. Only forward_target writes `hidden`, `features` and `three` */
     float *features;               /* [rows, d]: the rows that drafters read. Convention main-hidden selects whether this is the

@@ -11,13 +11,12 @@ struct attention forward_attention(const struct workspace *w, const struct mla *
 struct router forward_router(const struct config *c, const struct moe *moe);
 struct mlp_weights forward_mlp_weights(const struct mlp *m);
 
-/* Sets w->ids and w->cos_sin from the tokens and positions of the rows. */
+/* Sets w->ids, w->cos_sin and w->places from the tokens, the positions and the caches of the rows. */
 void forward_rows(struct workspace *w, const struct row *rows, size_t S);
 /* Computes w->x, the embeddings that an MTP module reads, from w->ids. */
 void forward_module_embedding(struct workspace *w, const struct mtp_module *module, const struct row *rows, size_t S);
 /* Mistral 4: the queries q [heads,n+r] of a row are multiplied by a factor that grows with its position (config_query_scale); it is 1 in other models. */
 float forward_query_scale(const struct workspace *w, const struct row *row);
-void forward_scale_queries(float *q, size_t heads, const struct workspace *w, const struct row *row);
 /* Applies RoPE to the queries in w->q, and scales them. Normalises the latent vectors in w->kv_a, applies RoPE to their RoPE parts, and writes
  * both to the cache. The cache may round them; with taps, w->kv_a then receives the rounded numbers. Sets w->seen. */
 void forward_cache_rows(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, size_t S);

@@ -18,7 +18,8 @@ int offload_open(struct workspace *w, vb_error *err)
         return VB_OK;
     w->offload.rows = workspace_take(w, w->max_rows, sizeof *w->offload.rows);
     w->offload.slots = workspace_take(w, slots, sizeof *w->offload.slots);
-    if (!w->offload.rows || !w->offload.slots)
+    w->offload.first_bad_layer = workspace_take(w, w->max_rows, sizeof *w->offload.first_bad_layer);
+    if (!w->offload.rows || !w->offload.slots || !w->offload.first_bad_layer)
         return vb_fail(err, VB_NO_MEMORY, "no memory for passes of %zu rows over %zu tokens", w->max_rows, w->context);
     for (size_t i = 0; i < w->block_count; i++)
         if (device_add(d, w->blocks[i], w->block_bytes[i])) {
@@ -117,7 +118,7 @@ static void send_rows(struct workspace *w, const struct row *rows, size_t S)
         struct device_row *r = &w->offload.rows[s];
         int shares = s && slots_of(&rows[s]) == slots_of(&rows[s - 1]) && length > w->offload.rows[s - 1].length;
         size_t from = shares ? used - w->offload.rows[s - 1].length : used;
-        *r = (struct device_row){.rows = (const char *)device_at(d, device_rows(p)) - p->first_on_device * layer_bytes(p), .layer_bytes = layer_bytes(p),
+        *r = (struct device_row){.rows = (char *)device_at(d, device_rows(p)) - p->first_on_device * layer_bytes(p), .layer_bytes = layer_bytes(p),
                                  .slots = slots + from, .length = (uint32_t)length, .slot = rows[s].slot, .query_scale = forward_query_scale(w, &rows[s])};
         memcpy(w->offload.slots + from, slots_of(&rows[s]), length * sizeof *slots);
         used = from + length;
@@ -150,6 +151,22 @@ void offload_begin(struct workspace *w, const struct mtp_module *module, const s
             offload_fetch_pool(rows[s].cache->pool);
     if (w->offload.attention)
         send_rows(w, rows, S);
+    if (w->offload.parts && !module) {
+        memset(w->offload.first_bad_layer, -1, S * sizeof *w->offload.first_bad_layer);
+        device_write(d, w->offload.first_bad_layer, S * sizeof *w->offload.first_bad_layer);
+    }
+}
+
+void offload_note_bad_layers(struct workspace *w, size_t S)
+{
+    if (!w->offload.parts)
+        return;
+    device_read(w->offload.device, w->offload.first_bad_layer, S * sizeof *w->offload.first_bad_layer);
+    for (size_t s = 0; s < S; s++) {
+        int32_t there = w->offload.first_bad_layer[s], here = w->first_bad_layer[s];
+        if (there >= 0 && (here < 0 || there < here))
+            w->first_bad_layer[s] = there;
+    }
 }
 
 void offload_place(struct workspace *w, int on_device, size_t S)

@@ -27,6 +27,9 @@ static inline void offload_end(struct workspace *w, size_t S) { offload_place(w,
 int offload_replay(struct workspace *w, const struct mtp_module *module, size_t S);
 void offload_recorded(struct workspace *w, const struct mtp_module *module, size_t S);
 
+/* At the end of a pass of the target: w->first_bad_layer also counts the layers whose output the device has. */
+void offload_note_bad_layers(struct workspace *w, size_t S);
+
 /* Copies w->x to the CPU, if it is on the device, and leaves it there, too. */
 void offload_show_x(struct workspace *w, size_t S);
 /* The next operator is eh_proj, which computes w->x from w->concat. It computes on the device if `on_device` is nonzero and the pass may use it. */

@@ -8,6 +8,8 @@
 
 #include "engine/pass/forward_internal.h"
 #include "engine/pass/indexing.h"
+#include "ops/add.h"
+#include "ops/cache_rows.h"
 #include "ops/embed.h"
 #include "ops/linear.h"
 #include "ops/rmsnorm.h"
@@ -76,7 +78,7 @@ static void residual(struct alone *o)
 {
     size_t n = o->k->S * o->dims->d;
     memcpy(o->k->out, o->k->in[0], n * sizeof *o->k->out);
-    o->w->cx.k->axpy(o->k->out, 1.0f, o->k->in[1], n);
+    op_add(&o->w->cx, o->k->out, o->k->in[1], n);
 }
 
 /* --- attention --- */
@@ -131,7 +133,7 @@ static void attend(struct alone *o)
     struct attention a = forward_attention(o->w, &o->l->self_attn);
     memcpy(o->w->q, o->k->in[0], S * H * (n + r) * sizeof *o->w->q);
     for (size_t s = 0; s < S; s++)
-        forward_scale_queries(o->w->q + s * H * (n + r), H, o->w, &o->rows[s]);
+        op_scale_query(o->w->q + s * H * (n + r), H * (n + r), forward_query_scale(o->w, &o->rows[s]));
     for (size_t i = 0; i < S * H; i++)
         memcpy(o->w->q + i * (n + r) + n, o->k->in[1] + i * r, r * sizeof *o->w->q);
     for (size_t s = 0; s < S; s++) {

@@ -97,6 +97,7 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
     w->experts = workspace_take(w, S * chosen, sizeof(int32_t));
     w->forced = workspace_take(w, experts || w->kept_most ? S : 0, sizeof *w->forced);
     w->ids = workspace_take(w, S, sizeof(int32_t));
+    w->places = workspace_take(w, S, sizeof *w->places);
     w->seen = workspace_take(w, S, sizeof(struct timeline));
     w->index_seen = workspace_take(w, w->kept_most ? S : 0, sizeof(struct timeline));
     w->hidden = workspace_take(w, S * d, sizeof(float));

@@ -6,6 +6,10 @@
 
 #include "ops/cuda/lanes.h"
 
+/* packed_length and packed_place of simd/kernels.h, for kernels */
+DEVICE size_t chunks_length(size_t K) { return (K + DOT_CHUNK - 1) / DOT_CHUNK * DOT_CHUNK; }
+DEVICE size_t chunk_place(size_t k) { return k / DOT_CHUNK * DOT_CHUNK + (k % 2 ? 0 : DOT_CHUNK / 2) + k % DOT_CHUNK / 2; }
+
 /* The number of this thread in its half of a warp: the lane of rule 1. */
 DEVICE unsigned lane_of_sum(void) { return threadIdx.x % 16; }
 

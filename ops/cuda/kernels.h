@@ -25,7 +25,10 @@
     X(linear1, 256)       \
     X(linear2, 256)       \
     X(linear4, 256)       \
-    X(linear8, 256)
+    X(linear8, 256)       \
+    X(cache_rows, 128)    \
+    X(router, 128)        \
+    X(first_not_finite, 128)
 
 enum device_kernel {
 #define X(name, threads) KERNEL_##name,
@@ -40,6 +43,20 @@ enum {
     DEVICE_KERNELS(X)
 #undef X
 };
+
+/* What operators need to know about row s of a pass: the place of its cache row, and the tokens to which its query attends. All addresses are
+ * the device's. op_cache_rows (ops/cache_rows.h) also reads the row without a device; the addresses are then the CPU's. */
+struct device_row {
+    char *rows;             /* the cache rows of layer 0 of the row's sequence */
+    size_t layer_bytes;     /* from the rows of a layer to those of the next layer */
+    const int32_t *slots;   /* [length]: cache row j of the sequence is number slots[j] of a layer's rows */
+    uint32_t length;        /* >= 1 */
+    int32_t slot;           /* the cache row that this row of the pass writes */
+    float query_scale;      /* the query is multiplied by it; 1: it is not */
+};
+
+/* The type of cache rows, with the values of enum kv_type (ops/kv_rows.h) */
+enum device_cache { CACHE_F32, CACHE_BF16, CACHE_Q8 };
 
 /* y[s*ldy + i] = x[s*ldx + i] * r * w[i], by rule 3. One block for each of S rows. */
 struct rmsnorm_args {
@@ -92,5 +109,36 @@ struct matmul_args {
 #define linear2_args matmul_args
 #define linear4_args matmul_args
 #define linear8_args matmul_args
+
+/* ops/cache_rows.h. Blocks [S, 1 + heads / CACHE_ROWS_HEADS, rounded up]: block (s, 0) writes the cache row, the others rotate queries. */
+#define CACHE_ROWS_HEADS 8
+struct cache_rows_args {
+    float *q, *kv_a;
+    const float *cos_sin; /* [S, rope] */
+    const struct device_row *rows;
+    size_t layer, ldq, heads, nope, rope, latent;
+    size_t row_bytes, rope_at; /* rope_at: where the rope part of a row of type q8 begins, in bytes */
+    int interleave, cache /* enum device_cache */, round_latent, read_back;
+};
+
+/* ops/router.h. One block for each of S rows. kept_groups is 0 if there are no groups, or all are kept. */
+#define ROUTER_MOST_EXPERTS 2048
+#define ROUTER_MOST_CHOSEN 64
+struct router_args {
+    int32_t *expert;
+    float *weight;
+    const float *logits, *bias;
+    unsigned experts, chosen, groups, kept_groups;
+    int sigmoid, group_sum_of_two, mask_with_zero, norm_topk_prob, scaled, normaliser, bf16;
+    float factor;
+};
+
+/* ops/finite.h. One block for each of S rows. */
+struct first_not_finite_args {
+    int32_t *first;
+    const float *x;
+    size_t D;
+    int32_t layer;
+};
 
 #endif
