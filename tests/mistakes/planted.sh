@@ -42,5 +42,8 @@ listed "$right" "layr"
 refused "a mistake that does not compile" "does not compile"
 listed "$right" "layer >" no_such_test
 refused "a test that is not there" "does not pass without a mistake"
+listed 'return k >= range[0].least' 'return layr' a_scale_near_a_power_of_two_is_a_tie \
+    's,engine/model/config.c,tools/diff/scales.c,; s/test_config/test_diff_indexer/'
+refused "a mistake in the command that a C test runs" "does not compile"
 [ $bad -eq 0 ] && echo "[  PASSED  ] $tests test(s)."
 exit $bad
