@@ -117,7 +117,8 @@ int ref_back_open(struct reference_back *b, const struct reference *r, const str
                   struct reference_gradients *gradients, int S, vb_error *err)
 {
     const struct dims *c = &r->config.dims;
-    size_t s = (size_t)S, D = c->d, H = c->H, N = c->n, R = c->r, V = c->v, C = c->c, Q = c->q, E = c->E, X = c->chosen, largest = 0, W = 0;
+    size_t s = (size_t)S, D = c->d, H = c->H, N = c->n, R = c->r, V = c->v, C = c->c, Q = c->q, E = c->E, X = c->chosen, largest = 0;
+    size_t expert = c->expert * (c->shared ? c->shared : 1), W = c->dense > expert ? c->dense : expert;
     *b = (struct reference_back){.gradients = gradients};
     int rc = ref_run_open(&b->run, r, options, S, err);
     if (rc || !gradients)
@@ -126,7 +127,6 @@ int ref_back_open(struct reference_back *b, const struct reference *r, const str
         size_t rows = (size_t)gradients->of[i].rows, cols = (size_t)gradients->of[i].cols;
         largest = rows * cols > largest ? rows * cols : largest;
     }
-    W = c->dense > c->expert * (c->shared ? c->shared : 1) ? c->dense : c->expert * (c->shared ? c->shared : 1);
     struct {
         double **at;
         size_t count;
