@@ -47,11 +47,11 @@ static size_t twin_after(const struct device *d, const char *host)
     return low;
 }
 
-static int insert(struct device *d, struct twin twin)
+static int insert(struct device *d, struct device_twin twin)
 {
     if (d->twin_count == d->twin_room) {
         size_t room = d->twin_room ? 2 * d->twin_room : 256;
-        struct twin *twins = realloc(d->twins, room * sizeof *twins);
+        struct device_twin *twins = realloc(d->twins, room * sizeof *twins);
         if (!twins)
             return -1;
         d->twins = twins;
@@ -75,7 +75,7 @@ int device_add(struct device *d, const void *host, size_t bytes)
     if (bytes > d->memory - d->taken || d->type->allocate(d, &at, bytes))
         return -1;
     pthread_rwlock_wrlock(&d->lock);
-    int code = insert(d, (struct twin){host, bytes, at});
+    int code = insert(d, (struct device_twin){host, bytes, at});
     pthread_rwlock_unlock(&d->lock);
     if (code)
         d->type->release(d, at);
@@ -110,7 +110,7 @@ static char *find(struct device *d, const char *host)
 {
     pthread_rwlock_rdlock(&d->lock);
     size_t i = twin_after(d, host);
-    const struct twin *t = i ? &d->twins[i - 1] : NULL;
+    const struct device_twin *t = i ? &d->twins[i - 1] : NULL;
     char *at = t && host < t->host + t->bytes ? t->at + (host - t->host) : NULL;
     pthread_rwlock_unlock(&d->lock);
     return at;

@@ -34,7 +34,7 @@ struct device_type {
     void (*close)(struct device *d); /* frees the device itself too */
 };
 
-struct twin {
+struct device_twin {
     const char *host;
     size_t bytes;
     char *at; /* the device's address */
@@ -49,7 +49,7 @@ struct device {
     pthread_rwlock_t lock; /* of the twins */
     pthread_mutex_t work;  /* held while work is given to the device, and during a recording; recursive */
     int records;          /* nonzero during a recording */
-    struct twin *twins;   /* sorted by host address; they do not overlap */
+    struct device_twin *twins; /* sorted by host address; they do not overlap */
     size_t twin_count, twin_room;
 };
 
