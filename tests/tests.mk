@@ -41,6 +41,11 @@ $(BUILD)/tests/cuda/libcuda.so.1: $(BUILD)/tests/cuda/fake_driver.o $(EMULATOR) 
 $(BUILD)/tests/cuda/verbatim: $(BUILD)/tests/cuda/fake_image.o $(TOOL_OBJ) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 	$(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) -o $@ $^ $(LIBS) $(EDIT) $(HTTP)
 
+# On a machine with a GPU and nvcc: the tests of kernels on it, whole models, and their speed.
+gpu-check:
+	+$(MAKE) CUDA=yes BUILD=build-cuda all $(patsubst $(BUILD)/%,build-cuda/%,$(CHECKCUDA))
+	tests/cuda/gpu-check.sh build-cuda
+
 # This one chooses the random numbers itself.
 $(BUILD)/tests/test_rejection: WRAP := -Wl,--wrap=random_at
 
@@ -305,5 +310,5 @@ docs: all
 layers: $(LIB_OBJ) $(REF_OBJ) $(TOOL_OBJ)
 	tools/scripts/layers $(BUILD)
 
-.PHONY: check docs tsan tsan-programs threads-program sanitized-programs coverage coverage-programs test-deps test-programs subset-programs asan-programs ubsan-programs arm64 \
+.PHONY: check gpu-check docs tsan tsan-programs threads-program sanitized-programs coverage coverage-programs test-deps test-programs subset-programs asan-programs ubsan-programs arm64 \
         arm64-programs arm64-subset mistakes serve-all serve-programs crossbuild crossbuild-programs older-cpus fuzz-guided fuzz-guided-programs fuzz-corpus print-seeds print-tools print-libs

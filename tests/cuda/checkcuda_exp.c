@@ -23,7 +23,7 @@ static void compare(struct device *d, uint32_t first, uint32_t step, size_t n)
 
 static struct device *open_device(void)
 {
-    struct device *d = emulator_open(sizeof on_device);
+    struct device *d = open_checked_device();
     assert_non_null(d);
     assert_int_equal(device_add(d, on_device, sizeof on_device), 0);
     return d;
