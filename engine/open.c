@@ -78,6 +78,7 @@ void vb_device_look(const vb_model *model, vb_device_facts *out)
     const struct device *d = model->device;
     *out = (vb_device_facts){.memory = model->device_memory, .taken = d ? d->taken : 0, .weight_bytes = model->device_weights,
                              .layers = d ? model->config.num_hidden_layers - model->offload.first_layer : 0,
+                             .attentions = d ? model->config.num_hidden_layers - model->offload.first_attention : 0,
                              .all_layers = model->config.num_hidden_layers, .heads = model->offload.ends};
     memcpy(out->why_not, model->device_note, sizeof out->why_not);
     if (d)

@@ -14,7 +14,8 @@ typedef struct vb_offload {
     /* "cuda" or "cuda:N": NVIDIA GPU number N (0), an error if it cannot be used. "auto": GPU number 0 if it can be used, else the CPU. NULL or "cpu": the CPU. */
     const char *device;
     int32_t layers;          /* how many decoder layers the GPU computes, counted from the last one. More than the model has: the output head and the MTP modules,
-                                too. VB_OFFLOAD_AUTO: these, and as many layers as fit into the GPU's memory */
+                                too. VB_OFFLOAD_AUTO: these, and what fits into the GPU's memory: whole layers, or attention before experts, whichever leaves
+                                fewer bytes that the CPU reads for a token */
     int32_t without_experts; /* 1: the feed-forward part of layers with experts stays on the CPU */
 } vb_offload;
 #define VB_OFFLOAD_AUTO (-1)
@@ -26,6 +27,7 @@ typedef struct vb_device_facts {
     size_t taken;        /* bytes that Verbatim uses now: weights, caches, numbers of passes */
     size_t weight_bytes; /* bytes of weights that were copied to it */
     int32_t layers, all_layers; /* number of decoder layers that it computes, and that the model has */
+    int32_t attentions;  /* number of layers of which it computes the attention: `layers`, or more with VB_OFFLOAD_AUTO */
     int32_t heads;       /* 1: it computes the output head and the MTP modules, too */
 } vb_device_facts;
 void vb_device_look(const vb_model *model, vb_device_facts *out);

@@ -306,7 +306,7 @@ static int bind_layer(struct binder *b, struct layer *l, int index)
     size_t d = b->c->dims.d;
     int rc;
     set_layer(b, index);
-    b->on_device = index < b->c->num_hidden_layers ? index >= b->offload.first_layer : b->offload.ends;
+    b->on_device = index < b->c->num_hidden_layers ? index >= b->offload.first_attention : b->offload.ends;
     l->is_moe = config_layer_is_moe(b->c, index);
     if ((rc = bind_vector(b, &l->input_layernorm, "input_layernorm.weight", d)) ||
         (rc = bind_vector(b, &l->post_attention_layernorm, "post_attention_layernorm.weight", d)) ||

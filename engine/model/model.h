@@ -70,7 +70,8 @@ struct mtp_module {                           /* weights of one MTP module; see 
 
 /* What a device computes (offload.h). */
 struct offload_plan {
-    int first_layer; /* layers [first_layer, num_hidden_layers) */
+    int first_layer;     /* layers [first_layer, num_hidden_layers) */
+    int first_attention; /* of layers [first_attention, first_layer) all but the feed-forward part with experts */
     int ends;        /* the head and the MTP modules */
     int without_experts;
 };

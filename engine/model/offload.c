@@ -37,47 +37,77 @@ static size_t bytes_in_use(const struct config *c, const struct tensor *t)
     return c->precision == PRECISION_BF16 ? 2 * numbers : c->precision == PRECISION_Q8 ? numbers / 32 * 34 : numbers / 32 * 18;
 }
 
-static int is_routed_expert(const struct tensor *t) { return strstr(t->name, ".mlp.experts.") != NULL; }
+/* The two parts of a layer that the device can compute alone. */
+struct layer_bytes {
+    size_t attention, mlp;
+    size_t read; /* of the mlp, bytes that are read for one token */
+};
 
-/* Returns the bytes of the tensors of a layer, or those of everything else if `layer` is num_hidden_layers. */
-static size_t bytes_of_layer(const struct offload_options *o, const struct config *c, const struct checkpoint *checkpoint, int layer)
+/* Returns the bytes of a layer or, if `layer` is num_hidden_layers, those of the head and of the MTP modules. */
+static struct layer_bytes bytes_of_layer(const struct config *c, const struct checkpoint *checkpoint, int layer)
 {
-    size_t bytes = 0;
+    struct layer_bytes of = {0, 0, 0};
     for (size_t i = 0; i < checkpoint_count(checkpoint); i++) {
         const struct tensor *t = checkpoint_at(checkpoint, i);
         int its = model_layer_of(t->name);
-        if ((its < 0 || its > c->num_hidden_layers ? c->num_hidden_layers : its) == layer && (!o->without_experts || !is_routed_expert(t)))
-            bytes += bytes_in_use(c, t);
+        size_t bytes = bytes_in_use(c, t);
+        if ((its < 0 || its > c->num_hidden_layers ? c->num_hidden_layers : its) != layer)
+            continue;
+        *(strstr(t->name, ".mlp.") ? &of.mlp : &of.attention) += bytes;
+        of.read += !strstr(t->name, ".mlp.") ? 0 : strstr(t->name, ".mlp.experts.") ? bytes * c->dims.chosen / c->dims.E : bytes;
+    }
+    return of;
+}
+
+static int is_moe(const struct config *c, int layer) { return layer < c->num_hidden_layers && config_layer_is_moe(c, layer); }
+
+/* Returns how many layers fit into *left bytes, from number `last` down to number `first`, and subtracts them. With `attention`, and with `experts`, what is
+ * wanted of a layer with experts is its attention, or its experts, or both. Layers without experts belong to their attention. */
+static int fit(size_t *left, const struct config *c, const struct checkpoint *checkpoint, int last, int first, int attention, int experts)
+{
+    int count = 0;
+    for (int l = last; l >= first; l--, count++) {
+        struct layer_bytes b = bytes_of_layer(c, checkpoint, l);
+        size_t wanted = (attention ? b.attention : 0) + ((is_moe(c, l) ? experts : attention) ? b.mlp : 0);
+        if (wanted > *left)
+            break;
+        *left -= wanted;
+    }
+    return count;
+}
+
+/* Returns how many bytes of weights the CPU reads for one token. */
+static size_t read_by_cpu(const struct offload_plan *plan, const struct config *c, const struct checkpoint *checkpoint)
+{
+    size_t bytes = 0;
+    for (int l = 0; l < c->num_hidden_layers; l++) {
+        struct layer_bytes b = bytes_of_layer(c, checkpoint, l);
+        int experts_there = l >= plan->first_layer && !plan->without_experts;
+        bytes += (l < plan->first_attention ? b.attention : 0) + ((is_moe(c, l) ? experts_there : l >= plan->first_attention) ? 0 : b.read);
     }
     return bytes;
 }
 
-/* Returns how many layers fit, if everything else is counted as a layer, which comes first. */
-static int fit(const struct offload_options *o, const struct config *c, const struct checkpoint *checkpoint)
+/* Chooses as many layers as fit. With attention_first, the attention of all layers comes before the experts of any. */
+static struct offload_plan choose_fitting(const struct offload_options *o, const struct config *c, const struct checkpoint *checkpoint, int attention_first)
 {
-    size_t room = o->device->memory - o->device->taken, bytes;
-    size_t left = room - room / 8; /* the rest is for caches and for the numbers of a pass */
-    int fitting = 0;
-    for (; fitting <= c->num_hidden_layers; fitting++, left -= bytes) {
-        bytes = bytes_of_layer(o, c, checkpoint, c->num_hidden_layers - fitting);
-        if (bytes > left)
-            break;
-    }
-    return fitting;
+    int L = c->num_hidden_layers, experts = !o->without_experts;
+    size_t room = o->device->memory - o->device->taken, left = room - room / 8; /* the rest is for caches and for the numbers of a pass */
+    int ends = fit(&left, c, checkpoint, L, L, 1, experts);
+    int count = ends ? fit(&left, c, checkpoint, L - 1, 0, 1, experts && !attention_first) : 0, whole = count;
+    if (attention_first && experts)
+        whole = fit(&left, c, checkpoint, L - 1, L - count, 0, 1);
+    return (struct offload_plan){.first_layer = L - whole, .first_attention = L - count, .ends = ends, .without_experts = o->without_experts};
 }
 
 struct offload_plan offload_choose(const struct offload_options *o, const struct config *c, const struct checkpoint *checkpoint)
 {
-    int layers = c->num_hidden_layers, most = layers + 1, count = 0, ends = 0;
-    if (o->device && o->layers == OFFLOAD_AUTO) {
-        count = fit(o, c, checkpoint); /* the head and the MTP modules are counted as one layer */
-        ends = count > 0;
-        count -= ends;
-    } else if (o->device) {
-        count = o->layers < most ? o->layers : layers;
-        ends = o->layers >= most;
-    }
-    return (struct offload_plan){layers - count, ends, o->without_experts};
+    int L = c->num_hidden_layers, first = !o->device ? L : o->layers < L ? L - o->layers : 0;
+    struct offload_plan plan = {.first_layer = first, .first_attention = first, .ends = o->device && o->layers > L, .without_experts = o->without_experts};
+    if (!o->device || o->layers != OFFLOAD_AUTO)
+        return plan;
+    struct offload_plan whole = choose_fitting(o, c, checkpoint, 0), parts = choose_fitting(o, c, checkpoint, 1);
+    return read_by_cpu(&parts, c, checkpoint) < read_by_cpu(&whole, c, checkpoint) ? parts : whole;
 }
 
 /* ---- its weights ---- */
@@ -205,11 +235,12 @@ static void put_moe(struct upload *u, struct moe *m, const struct model *of)
     put_table(u, m, E, of->allocator);
 }
 
-static void put_layer(struct upload *u, struct layer *l, const struct offload_plan *plan, const struct model *m)
+/* `experts`: whether the device computes the experts, if the layer has any. */
+static void put_layer(struct upload *u, struct layer *l, int experts, const struct model *m)
 {
     const struct config *c = &m->config;
     l->attention_on_device = !c->index_topk;
-    l->mlp_on_device = !l->is_moe || !plan->without_experts;
+    l->mlp_on_device = !l->is_moe || experts;
     if (l->attention_on_device) {
         put_vector(u, l->input_layernorm, c->dims.d);
         put_attention(u, &l->self_attn, c);
@@ -226,10 +257,10 @@ static void put_layer(struct upload *u, struct layer *l, const struct offload_pl
 static void put_all(struct upload *u, struct model *m, const struct offload_plan *plan)
 {
     const struct config *c = &m->config;
-    for (int l = plan->first_layer; l < c->num_hidden_layers; l++)
-        put_layer(u, &m->layers[l], plan, m);
+    for (int l = plan->first_attention; l < c->num_hidden_layers; l++)
+        put_layer(u, &m->layers[l], l >= plan->first_layer && !plan->without_experts, m);
     for (int k = 0; plan->ends && k < m->num_mtp; k++) {
-        put_layer(u, &m->mtp[k].layer, plan, m);
+        put_layer(u, &m->mtp[k].layer, !plan->without_experts, m);
         put_matrix(u, &m->mtp[k].eh_proj);
         put_matrix(u, &m->mtp[k].head);
     }
@@ -253,6 +284,6 @@ int offload_model(struct model *m, const struct offload_plan *plan, struct devic
     if (device_wait(device))
         return vb_fail(err, VB_NO_MEMORY, "%s: %s", device->name, device_failure(device));
     return u.failed ? vb_fail(err, VB_NO_MEMORY, "%s has no memory for %d layers%s: their weights take %.1f MB, and %.1f MB were free; offload fewer layers", device->name,
-                              m->config.num_hidden_layers - plan->first_layer, plan->ends ? " and the output head" : "", 1e-6 * (double)counted.total,
+                              m->config.num_hidden_layers - plan->first_attention, plan->ends ? " and the output head" : "", 1e-6 * (double)counted.total,
                               1e-6 * (double)before) : VB_OK;
 }

@@ -13,7 +13,8 @@
 struct offload_options {
     struct device *device; /* NULL: the CPU computes everything */
     /* The last `layers` decoder layers are computed by the device. If it is more than the number of layers, the output head and the MTP modules
-     * are, too. OFFLOAD_AUTO: the head, the MTP modules, and as many layers as fit. */
+     * are, too. OFFLOAD_AUTO: the head, the MTP modules, and what fits: either as many
+     * whole layers as possible, or attention before experts, whichever leaves fewer bytes that the CPU reads for a token. */
     int layers;
     int without_experts;   /* nonzero: the feed-forward parts of MoE layers stay on the CPU */
 };

@@ -146,7 +146,7 @@ static void tell_device(const struct cli *c)
     if (*f.why_not)
         fprintf(stderr, "verbatim: --device auto: the CPU computes everything: %s\n", f.why_not);
     if (c->stats && *f.name)
-        fprintf(stderr, "%s: %d layers%s, %.1f MB of weights\n", f.name, (int)f.layers, f.heads ? ", MTP modules and the output head" : "", 1e-6 * (double)f.weight_bytes);
+        fprintf(stderr, "%s: %d of %d layers, attention of %d, %s%.1f MB of weights\n", f.name, (int)f.layers, (int)f.all_layers, (int)f.attentions, f.heads ? "MTP modules and the output head, " : "", 1e-6 * (double)f.weight_bytes);
 }
 
 int cli_open(struct cli *c)

@@ -69,6 +69,7 @@ class vb_device_facts(C.Structure):
         ("weight_bytes", C.c_size_t),
         ("layers", C.c_int32),
         ("all_layers", C.c_int32),
+        ("attentions", C.c_int32),
         ("heads", C.c_int32),
     ]
 
