@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "ops/attention_device.h"
 #include "ops/linear.h"
 #include "ops/round.h"
 #include "ops/weights.h"
@@ -402,6 +403,10 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
 {
     size_t mark = op_mark(cx), width = a->latent + a->rope, most = queries_at_once(a, S, context), pairs = most * a->heads;
     size_t blocks = blocks_of(context);
+    if (cx->device) {
+        device_attention(cx, y, q, a, S);
+        return;
+    }
     struct attention_pass p = {.cx = cx, .a = a, .row = packed_length(width), .layout = attention_rows(a)};
     p.row_bytes = kv_row_bytes(&p.layout);
     p.query = op_take(cx, pairs * width);

@@ -46,7 +46,7 @@ static void start(struct device *d, struct matmul_args *args, size_t parts)
         size_t some = divide_up(w->rows, side * 4 * LINEAR_ROWS(sizes[i]));
         blocks = some > blocks ? some : blocks;
     }
-    device_launch(d, KERNEL_linear1 + i, blocks, divide_up(args->S, sizes[i]), parts, args, sizeof *args);
+    device_launch(d, KERNEL_linear1 + i, blocks, divide_up(args->S, sizes[i]), args->heads ? args->heads : parts, args, sizeof *args);
 }
 
 void device_linears(struct op_ctx *cx, const struct linear *layers, size_t count, const float *x, size_t S)
@@ -63,4 +63,13 @@ void device_linears(struct op_ctx *cx, const struct linear *layers, size_t count
     }
     start(cx->device, &args, count);
     op_give(cx, mark);
+}
+
+void device_linear_heads(struct op_ctx *cx, const struct device_heads *p, size_t S)
+{
+    struct matmul_args args = {.x = p->x, .ldx = p->ldx, .S = S, .heads = p->heads, .w_step = p->w_step, .x_step = p->x_step, .y_step = p->y_step};
+    assert(!weight_is_quantised(p->w->type)); /* no kernel yet */
+    args.part[0] = (struct matmul_part){device_view(cx->device, p->w), p->y, p->ldy, 1};
+    args.part[0].w.rows = p->rows;
+    start(cx->device, &args, 1);
 }

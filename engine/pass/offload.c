@@ -124,9 +124,7 @@ static void send_rows(struct workspace *w, const struct row *rows, size_t S)
         used = from + length;
         longest = max_size(longest, length);
     }
-    w->offload.longest = 256;
-    while (w->offload.longest < longest)
-        w->offload.longest *= 2;
+    w->offload.longest = offload_longest(longest);
     device_write(d, w->offload.slots, used * sizeof *slots);
     device_write(d, w->offload.rows, S * sizeof *w->offload.rows);
     device_write(d, w->cos_sin, S * w->rope.dim * sizeof *w->cos_sin);

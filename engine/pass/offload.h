@@ -11,6 +11,15 @@
 
 #include "engine/pass/forward.h"
 
+/* Returns the number of tokens for which the device attends, if the longest list of slots has `longest`: passes over a few more tokens then have equal kernels. */
+static inline size_t offload_longest(size_t longest)
+{
+    size_t tokens = 256;
+    while (tokens < longest)
+        tokens *= 2;
+    return tokens;
+}
+
 /* Gives the arrays of the workspace twins. Does nothing if the model has no device. Call this when all arrays are allocated. */
 int offload_open(struct workspace *w, vb_error *err);
 void offload_close(struct workspace *w);

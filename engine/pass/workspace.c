@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "ops/attention.h"
+#include "ops/attention_device.h"
 #include "ops/crew.h"
 #include "ops/expanded.h"
 #include "ops/linear.h"
@@ -26,6 +27,8 @@ static size_t scratch_bytes(const struct workspace *w, size_t S)
     struct attention attention = {.heads = H, .nope = c->dims.n, .rope = c->dims.r,
                                   .value = c->dims.v, .latent = c->dims.c, .cache = model_cache_layout(c).type};
     size_t bytes = max_size(op_linear_scratch(S, widest), op_attention_scratch(&attention, S, w->context, w->cx.threads));
+    if (w->model->device)
+        bytes = max_size(bytes, device_attention_scratch(&attention, S, offload_longest(w->context)));
     if (w->expands)
         bytes = max_size(bytes, op_expanded_scratch(&attention, S, w->context, w->cx.threads));
     if (w->kept_most)

@@ -22,6 +22,27 @@ DEVICE float fold(float a)
     return a;
 }
 
+/* One step of fold_sixteen: a lane keeps H of 2 H products, and gives the others to the lane that keeps them. */
+template <int H> DEVICE void fold_products(float *a)
+{
+    int upper = lane_of_sum() & H;
+    UNROLL for (int i = 0; i < H; i++) {
+        float mine = upper ? a[i + H] : a[i], given = upper ? a[i] : a[i + H];
+        a[i] = mine + __shfl_xor_sync(ALL_LANES, given, H);
+    }
+}
+
+/* Does what `fold` does for sixteen dot products at once: a[i] is this lane's partial sum of product i. Lane i gets the sum of product i. There are
+ * 15 exchanges instead of 64. a is overwritten. */
+DEVICE float fold_sixteen(float a[16])
+{
+    fold_products<8>(a);
+    fold_products<4>(a);
+    fold_products<2>(a);
+    fold_products<1>(a);
+    return a[0];
+}
+
 /* Returns the sum of one block of rule 1, for two vectors in natural order: elements [k0, k1), where k0 is a multiple of 1024 and k1 is at most
  * k0 + 1024. All lanes of a warp call this together; each half may have other vectors. */
 DEVICE float dot_block(const float *x, const float *w, size_t k0, size_t k1)

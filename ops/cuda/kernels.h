@@ -28,7 +28,12 @@
     X(linear8, 256)       \
     X(cache_rows, 128)    \
     X(router, 128)        \
-    X(first_not_finite, 128)
+    X(first_not_finite, 128) \
+    X(absorb, 128)        \
+    X(quantise_queries, 128) \
+    X(attention_scores, 128) \
+    X(attention_values, 128) \
+    X(join_blocks, 128)
 
 enum device_kernel {
 #define X(name, threads) KERNEL_##name,
@@ -104,6 +109,9 @@ struct matmul_args {
     struct matmul_part part[MATMUL_PARTS];
     const float *x;
     size_t ldx, S;
+    /* 0: `part` has gridDim.z matrices. Else part[0] is the matrix of head 0, and the one of head h = blockIdx.z begins h * w_step rows later; its x begins
+     * h * x_step numbers later, and its y h * y_step numbers */
+    size_t heads, w_step, x_step, y_step;
 };
 #define linear1_args matmul_args
 #define linear2_args matmul_args
@@ -140,5 +148,35 @@ struct first_not_finite_args {
     size_t D;
     int32_t layer;
 };
+
+/* ops/attention.h: the steps of rule 4, for S queries. `width` is chunks_length(latent + rope), and `columns` chunks_length(latent). Numbers in
+ * packed order are in the order of packed_place. */
+struct attention_args {
+    const float *q;                       /* [S], ldq numbers apart: heads of n + r numbers */
+    struct weight_view w_uk;              /* rows h * uk_stride + n; not used if it is quantised */
+    const struct device_row *rows;        /* [S] */
+    float *query;                         /* [S, heads, width] = [q_abs | q_rope] in packed order */
+    struct quantised_group *query_groups; /* [S, heads, latent / 32]: q_abs, with cache type q8; only d and q are set */
+    float *score;                         /* [S, heads, blocks * 256]: s_j */
+    float *m, *l;                         /* [S, heads, blocks]: m_b, l_b */
+    float *values;                        /* [S, heads, blocks, columns]: o_b, in the order of the cache rows */
+    float *o;                             /* [S, heads, columns] in natural order, padded with +0 */
+    size_t S, ldq, heads, nope, rope, latent, width, columns, blocks, uk_stride, layer, row_bytes, rope_at;
+    float scale;
+    int cache, rounds; /* enum device_cache; nonzero: precision bf16, so q_nope and o are rounded as inputs of linear layers */
+};
+/* absorb: q_abs (unless W_uk is quantised: then it is in `query` already, in natural order) and q_rope. Blocks: columns / 512; heads; S / ABSORB_ROWS.
+ * quantise_queries: a warp for each group. attention_scores: blocks * 256 / SCORE_TOKENS; heads / SCORE_HEADS; S. attention_values: blocks;
+ * heads / VALUE_HEADS times columns / 512; S. join_blocks: S * heads; columns / 128. All are rounded up. */
+#define ABSORB_ROWS 4
+#define SCORE_TOKENS 32
+#define SCORE_HEADS 16
+#define VALUE_HEADS 8
+#define VALUE_COLUMNS 512 /* of a block of threads */
+#define absorb_args attention_args
+#define quantise_queries_args attention_args
+#define attention_scores_args attention_args
+#define attention_values_args attention_args
+#define join_blocks_args attention_args
 
 #endif

@@ -152,7 +152,8 @@ template <int T, int R> DEVICE void add_block_of_any(struct partial_sums<T, R> &
 template <int T> DEVICE void multiply(const struct matmul_args &a, float *shared)
 {
     constexpr int R = LINEAR_ROWS(T), ROWS = 4 * R, TILE = ROWS * T;
-    const struct matmul_part &p = a.part[blockIdx.z];
+    const struct matmul_part &p = a.part[a.heads ? 0 : blockIdx.z];
+    const size_t head = a.heads ? blockIdx.z : 0;
     const struct weight_view w = p.w;
     size_t first = (size_t)blockIdx.x * p.side * ROWS, row = (size_t)blockIdx.y * T, blocks = (w.cols + DOT_BLOCK - 1) / DOT_BLOCK;
     unsigned warp = threadIdx.x / 32, dot = threadIdx.x % 32 / LANES;
@@ -162,14 +163,14 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *shared
         return;
     o.w = &w;
     UNROLL for (int t = 0; t < T; t++)
-        o.x[t] = a.x + (row + t < a.S ? row + t : a.S - 1) * a.ldx;
+        o.x[t] = a.x + head * a.x_step + (row + t < a.S ? row + t : a.S - 1) * a.ldx;
     for (size_t b0 = 0; b0 < blocks; b0 += MOST_BLOCKS) {
         size_t some = blocks - b0 < MOST_BLOCKS ? blocks - b0 : MOST_BLOCKS;
         for (unsigned u = warp; u < p.side * some; u += WARPS) { /* block b0 + u % some of row group u / some */
             size_t k = (b0 + u % some) * DOT_BLOCK, n = first + u / some * ROWS + dot;
             struct partial_sums<T, R> sums = {};
             UNROLL for (int r = 0; r < R; r++)
-                o.n[r] = n + 4 * r < w.rows ? n + 4 * r : w.rows - 1;
+                o.n[r] = head * a.w_step + (n + 4 * r < w.rows ? n + 4 * r : w.rows - 1);
             add_block_of_any(sums, o, a.ldx, k, k + DOT_BLOCK < w.cols ? k + DOT_BLOCK : w.cols);
             store_block(shared + (u * 4 + dot) * R * T, sums);
         }
@@ -180,7 +181,7 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *shared
                 total = b0 + b ? total + sum[b * TILE] : sum[b * TILE];
             size_t n = first + i / TILE * ROWS + i / (R * T) % 4 + i / T % R * 4, t = row + i % T;
             if (b0 + some == blocks && n < w.rows && t < a.S)
-                p.y[t * p.ldy + n] = total;
+                p.y[head * a.y_step + t * p.ldy + n] = total;
         }
         __syncthreads();
     }

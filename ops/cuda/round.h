@@ -2,7 +2,7 @@
 #ifndef VB_CUDA_ROUND_H
 #define VB_CUDA_ROUND_H
 
-#include "ops/cuda/lanes.h"
+#include "ops/cuda/weights.h"
 
 DEVICE float bf16_to_float(uint16_t code) { return float_of_bits((uint32_t)code << 16); }
 
@@ -16,8 +16,6 @@ DEVICE uint16_t float_to_bf16(float x)
         bits += 0x7fff + (bits >> 16 & 1);
     return (uint16_t)(bits >> 16);
 }
-
-DEVICE float round_to_bf16(float x) { return bf16_to_float(float_to_bf16(x)); }
 
 /* The bits of |x|, which have the order of the magnitudes. Infinity and NaN are at least NOT_FINITE. */
 DEVICE uint32_t magnitude(float x) { return bits_of_float(x) & 0x7fffffff; }
@@ -55,17 +53,6 @@ DEVICE uint8_t float_to_e4m3(float x)
     else
         size = ((size + 0x7ffff + (size >> 20 & 1)) >> 20) - (120u << 3);
     return (uint8_t)((bits >> 24 & 0x80) | size);
-}
-
-/* 0x7f and 0xff are NaN. */
-DEVICE float e4m3_to_float(uint32_t code)
-{
-    uint32_t sign = (code & 0x80) << 24, exponent = code >> 3 & 15, fraction = code & 7;
-    if ((code & 0x7f) == 0x7f)
-        return float_of_bits(sign | 0x7fc00000);
-    if (exponent == 0)
-        return float_of_bits(sign | 0x3f800000) * ((float)fraction * 0.001953125f); /* 2^-9 */
-    return float_of_bits(sign | (exponent + 120) << 23 | fraction << 20);
 }
 
 #endif

@@ -85,4 +85,12 @@ static inline float half_to_float(uint16_t bits)
     return bits >> 15 ? -f : f;
 }
 
+/* c + the dot product of two vectors of four signed bytes */
+static inline int32_t __dp4a(int32_t a, int32_t b, int32_t c)
+{
+    for (int i = 0; i < 32; i += 8)
+        c += (int8_t)(a >> i) * (int8_t)(b >> i);
+    return c;
+}
+
 #endif
