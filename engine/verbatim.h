@@ -57,7 +57,8 @@ enum vb_code {
     VB_UNSUPPORTED = -4,    /* a file is valid but needs a feature that Verbatim does not have */
     VB_NO_MEMORY = -5,
     VB_NOT_FINITE = -6,     /* a row of logits from which a token should be chosen has a NaN or an infinite value */
-    VB_STOPPED = -7         /* a callback asked to stop */
+    VB_STOPPED = -7,        /* a callback asked to stop */
+    VB_DEVICE = -8          /* a GPU cannot be used, or failed */
 };
 
 typedef struct vb_error {
@@ -65,9 +66,8 @@ typedef struct vb_error {
     char message[512]; /* one sentence in UTF-8, without a newline */
 } vb_error;
 
-/* The functions with which a model and its sessions allocate memory. If alloc and free are NULL, malloc and free are
- * used. PCRE2 uses the same functions. The JSON library jansson always uses malloc, because its allocation functions
- * can be set only for the whole process. */
+/* The functions with which a model and its sessions allocate memory. If alloc and free are NULL, malloc and free are used. PCRE2 uses the same
+ * functions. The JSON library jansson always uses malloc, because its allocation functions can be set only for the whole process. */
 typedef struct vb_allocator {
     void *(*alloc)(void *context, size_t size); /* returns memory of any alignment, or NULL if there is none */
     void (*free)(void *context, void *block);
@@ -388,9 +388,8 @@ typedef struct vb_session_options {
      * than with "contract", and Verbatim makes the same promise for them. Batches support it. The rows of vb_evaluate
      * count as rows of a prompt. A draft model and MTP modules compute their rows as with "contract".
      *
-     * "onednn": oneDNN computes the linear layers, which is faster. With "onednn" the results have other bits than with
-     * "contract". These bits depend on the version of oneDNN and on the kind of CPU. They do not depend on drafts,
-     * threads or `isa`.
+     * "onednn": oneDNN computes the linear layers, which is faster. With "onednn" the results have other bits than with "contract".
+     * These bits depend on the version of oneDNN and on the kind of CPU. They do not depend on drafts, threads or `isa`.
      *
      * With "onednn", either all weights must be BF16 or all weights must be F32, and prefill_chunk must be 0 or 512.
      * With BF16 weights, the input of linear layers is rounded to BF16 as in precision bf16.

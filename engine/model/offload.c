@@ -21,7 +21,7 @@ int offload_open_device(struct device **out, const vb_offload *o, char *why_not,
     if (o->layers < VB_OFFLOAD_AUTO)
         return vb_fail(err, VB_BAD_ARGUMENT, "layers on the device is %d, wanted 0 or more, or -1 for as many as fit", o->layers);
     *out = driver_open(number, why_not, 256);
-    return *out || is_auto ? VB_OK : vb_fail(err, VB_UNSUPPORTED, "device %s: %s", o->device, why_not);
+    return *out || is_auto ? VB_OK : vb_fail(err, VB_DEVICE, "device %s: %s", o->device, why_not);
 }
 
 /* ---- what it computes ---- */
@@ -282,7 +282,7 @@ int offload_model(struct model *m, const struct offload_plan *plan, struct devic
     m->offload = *plan;
     m->device_weights = u.done;
     if (device_wait(device))
-        return vb_fail(err, VB_NO_MEMORY, "%s: %s", device->name, device_failure(device));
+        return vb_fail(err, VB_DEVICE, "%s", device_failure(device));
     return u.failed ? vb_fail(err, VB_NO_MEMORY, "%s has no memory for %d layers%s: their weights take %.1f MB, and %.1f MB were free; offload fewer layers", device->name,
                               m->config.num_hidden_layers - plan->first_attention, plan->ends ? " and the output head" : "", 1e-6 * (double)counted.total,
                               1e-6 * (double)before) : VB_OK;

@@ -10,6 +10,7 @@
 #define VB_PASS_OFFLOAD_H
 
 #include "engine/pass/forward.h"
+#include "ops/cuda/device.h"
 
 /* Returns the number of tokens for which the device attends, if the longest list of slots has `longest`: passes over a few more tokens then have equal kernels. */
 static inline size_t offload_longest(size_t longest)
@@ -46,6 +47,9 @@ void offload_concat(struct workspace *w, int on_device, size_t S);
 
 /* Whether the operators that follow compute on the device. */
 static inline int offload_is_on(const struct workspace *w) { return w->cx.device != NULL; }
+
+/* Returns a sentence if the device has failed, else NULL. */
+static inline const char *offload_failed(const struct workspace *w) { return w->offload.device ? device_failure(w->offload.device) : NULL; }
 
 /* Brings all rows of a pool back to the CPU, because something else than a pass will read or write them. The next pass takes them to the device again. */
 void offload_fetch_pool(struct kvpool *p);

@@ -1,5 +1,6 @@
 /* engine/session/decode.c -- which drafts stand; where a run ends. */
 #include "engine/session/decode.h"
+#include "engine/pass/offload.h"
 #include "engine/base/numbers.h"
 
 #include <string.h>
@@ -178,6 +179,8 @@ void run_tell_prompt(struct run *run, struct workspace *w)
         const float *hidden = w->hidden + (p->first_row + i - s->cached) * d;
         rows = end - i < w->max_logit_rows ? end - i : w->max_logit_rows;
         forward_head(w, &w->model->lm_head, w->logits, hidden, rows);
+        if (offload_failed(w)) /* then these are no logits; the round ends with an error */
+            return;
         for (size_t j = 0; j < rows; j++)
             if (tell_row(run, i + j, w->logits + j * V, hidden + j * d))
                 return;

@@ -6,6 +6,7 @@
 #include "engine/pass/lead.h"
 #include "engine/draft/net.h"
 #include "engine/model/numa.h"
+#include "engine/session/prefill.h"
 #include "engine/session/routes.h"
 
 struct evaluation {
@@ -70,6 +71,9 @@ static int tell(struct evaluation *e, int depth, size_t index, const float *hidd
             forward_head(w, &w->model->lm_head, w->logits, hidden + i * d, rows);
             forward_tap_logits(w, w->logits, V, i, rows);
         }
+        int code = pass_failed(w, err);
+        if (code)
+            return code;
         for (size_t j = 0; j < rows; j++)
             if (e->row(e->context, depth, index + i + j, w->logits + j * V, hidden + (i + j) * d))
                 return vb_fail(err, VB_STOPPED, "stopped by the caller");

@@ -1,6 +1,7 @@
 /* engine/session/prefill.c -- the kinds of prefill; which rows of a prompt oneDNN computes, and whether it supports the
  * weights. */
 #include "engine/session/prefill.h"
+#include "engine/pass/offload.h"
 
 #include <assert.h>
 #include <string.h>
@@ -145,12 +146,15 @@ void prefill_end(struct workspace *w)
     w->cx.bf16 = w->model->config.precision == PRECISION_BF16;
 }
 
-int prefill_failed(struct workspace *w, vb_error *err)
+int pass_failed(struct workspace *w, vb_error *err)
 {
     const char *why = NULL;
     for (int i = 0; w->onednn && i < w->cx.most_threads; i++) {
         const char *failure = onednn_failure(w->onednn[i]);
         why = why ? why : failure;
     }
-    return why ? vb_fail(err, VB_UNSUPPORTED, "prefill onednn: %s", why) : VB_OK;
+    if (why)
+        return vb_fail(err, VB_UNSUPPORTED, "prefill onednn: %s", why);
+    why = offload_failed(w);
+    return why ? vb_fail(err, VB_DEVICE, "%s", why) : VB_OK;
 }

@@ -59,8 +59,8 @@ size_t prefill_rewind(const struct vb_session *s, size_t row);
 /* Passes between prefill_begin and prefill_end use oneDNN. */
 void prefill_begin(struct workspace *w);
 void prefill_end(struct workspace *w);
-/* Returns an error if oneDNN has failed since the last call of prefill_failed, for example because there was no memory.
- * Otherwise returns VB_OK. */
-int prefill_failed(struct workspace *w, vb_error *err);
+/* Returns an error if a pass has failed since the last call of pass_failed: oneDNN, for example because there was no memory, or a GPU. A GPU that
+ * has failed once fails always. Otherwise returns VB_OK. */
+int pass_failed(struct workspace *w, vb_error *err);
 
 #endif

@@ -182,7 +182,7 @@ int round_run(struct round *r, vb_error *err)
         code = session_give_up(r->runs[i]->session, err);
     if (stopped)
         return code;
-    code = prefill_failed(w, err);
+    code = pass_failed(w, err);
     for (size_t i = 0; i < r->count; i++) {
         struct run *run = r->runs[i];
         const struct plan *p = &run->plan;
@@ -197,7 +197,7 @@ int round_run(struct round *r, vb_error *err)
         run->chose = n;
         run->result->draft_seconds += is_prompt ? 0.0 : observing;
         if (!code) /* the drafter's own passes over a prompt */
-            code = prefill_failed(run->session->work, err);
+            code = pass_failed(run->session->work, err);
         stopped |= session_draft_stopped(run->session) && !run->finished;
         count_pass(run, monotonic_seconds() - start, is_prompt);
         if (is_prompt && run->session->options.progress)

@@ -57,11 +57,11 @@ int vb_prefill(vb_session *s, vb_error *err)
             code = session_give_up(s, err);
             break;
         }
-        code = prefill_failed(s->work, err);
+        code = pass_failed(s->work, err);
         trace_pass(s->tracer, -1, s->rows, f.rows);
         session_finish(s, s->work, &f.p, NULL, 0);
         if (!code)
-            code = prefill_failed(s->work, err);
+            code = pass_failed(s->work, err);
         if (session_draft_stopped(s) && !code)
             code = vb_fail(err, VB_STOPPED, "stopped by the caller");
         if (s->options.progress)

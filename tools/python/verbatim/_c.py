@@ -23,6 +23,7 @@ class Code(enum.IntEnum):
     NO_MEMORY = -5
     NOT_FINITE = -6
     STOPPED = -7
+    DEVICE = -8
 
 
 class Finish(enum.IntEnum):
