@@ -22,7 +22,7 @@ CXX_BASE  = -std=c++17 -D_GNU_SOURCE -fPIC -fvisibility=hidden -fno-exceptions -
 $(BUILD)/ops/cuda/%.cu.o: ops/cuda/%.cu Makefile
 	@mkdir -p $(@D)
 	$(call say,CXX $<)
-	$(Q)$(CXX) $(CXX_BASE) $(CFLAGS) $(if $(filter x86_64,$(ARCH)),-mfma) -include tests/cuda/lanes.h -x c++ -c -o $@ $<
+	$(Q)$(CXX) $(CXX_BASE) $(CFLAGS) $(if $(filter x86_64,$(ARCH)),-mfma) -fsanitize=alignment -fsanitize-undefined-trap-on-error -include tests/cuda/lanes.h -x c++ -c -o $@ $<
 $(BUILD)/tests/cuda/emulator.o: tests/cuda/emulator.cc Makefile
 	@mkdir -p $(@D)
 	$(call say,CXX $<)

@@ -3,21 +3,21 @@
 
 #define MOST ((size_t)1 << 22)
 
-static float on_device[MOST];
+static float results[MOST];
 
 /* Compares exp of the n floats with the bits first, first + step, ... */
 static void compare(struct device *d, uint32_t first, uint32_t step, size_t n)
 {
-    device_run(d, exp_of_bits, 8, 1, 1, .y = device_at(d, on_device), .first = first, .step = step, .n = n);
-    device_read(d, on_device, n * sizeof *on_device);
+    device_run(d, exp_of_bits, 8, 1, 1, .y = device_at(d, results), .first = first, .step = step, .n = n);
+    device_read(d, results, n * sizeof *results);
     for (size_t i = 0; i < n; i++) {
         uint32_t bits = first + (uint32_t)i * step;
         float x, want;
         memcpy(&x, &bits, sizeof x);
         want = kernel_expf(x);
-        if (!same_bits(on_device[i], want))
-            fail_msg("exp of the float with the bits %08x is %a (%08x) on the device, %a (%08x) on the CPU", bits, (double)on_device[i],
-                     bits_of(on_device[i]), (double)want, bits_of(want));
+        if (!same_bits(results[i], want))
+            fail_msg("exp of the float with the bits %08x is %a (%08x) on the device, %a (%08x) on the CPU", bits, (double)results[i],
+                     bits_of(results[i]), (double)want, bits_of(want));
     }
 }
 
@@ -25,7 +25,7 @@ static struct device *open_device(void)
 {
     struct device *d = open_checked_device();
     assert_non_null(d);
-    assert_int_equal(device_add(d, on_device, sizeof on_device), 0);
+    assert_int_equal(device_add(d, results, sizeof results), 0);
     return d;
 }
 
