@@ -8,6 +8,7 @@
  * DEVICE                    begins the definition of a function that kernels call.
  * SHARED(type, name, n);    declares an array that all threads of a block share. Its contents are undefined at first.
  * UNROLL                    before a loop: the compiler writes out all its steps, so that arrays can be registers.
+ * ROLL                      before a loop: the compiler does not repeat its steps, so that fewer registers are needed.
  * read_once(p)              *p, which no kernel writes meanwhile, and which this thread block will hardly read again. It is aligned.
  * half_to_float(bits)       an f16 number, exactly.
  *
@@ -23,6 +24,7 @@
 #define DEVICE static __device__ __forceinline__
 #define SHARED(type, name, n) __shared__ type name[n]
 #define UNROLL _Pragma("unroll")
+#define ROLL _Pragma("unroll 1")
 #define bits_of_float(x) __float_as_uint(x)
 #define float_of_bits(x) __uint_as_float(x)
 DEVICE float half_to_float(uint16_t bits)

@@ -17,10 +17,13 @@ template <int T, int R> struct partial_sums {
     float even[R][T], odd[R][T]; /* partial sums 2j and 2j + 1 of row r of weights and row t of x */
 };
 
+/* What a thread reads next: its four numbers of the chunk that begins at column k. */
 template <int T, int R> struct operands {
     const struct weight_view *w;
-    size_t n[R];       /* rows of weights */
-    const float *x[T]; /* rows of x */
+    size_t n[R]; /* rows of weights */
+    size_t k;
+    const unsigned char *at[R]; /* weights */
+    const float *x[T];
 };
 
 DEVICE unsigned lane_of_row(void) { return threadIdx.x % LANES; }
@@ -33,84 +36,89 @@ template <int T, int R> DEVICE void multiply_four(struct partial_sums<T, R> &a, 
     a.odd[r][t] = fmaf(w[2], x.z, a.odd[r][t]);
 }
 
-/* U whole chunks from column k on, whose weights share a scale in types F8_E4M3 and I8. at[r] points to this thread's first weight. */
-template <int TYPE, int U, int T, int R>
-DEVICE void add_chunks(struct partial_sums<T, R> &a, const struct operands<T, R> &o, const unsigned char *const (&at)[R], size_t k, const float (&scale)[R])
+template <int T, int R> DEVICE void advance(struct operands<T, R> &o, int chunks, size_t bytes)
+{
+    o.k += (size_t)chunks * DOT_CHUNK;
+    UNROLL for (int r = 0; r < R; r++)
+        o.at[r] += (size_t)chunks * LANES * bytes;
+    UNROLL for (int t = 0; t < T; t++)
+        o.x[t] += (size_t)chunks * DOT_CHUNK;
+}
+
+/* U whole chunks, whose weights share a scale in types F8_E4M3 and I8. */
+template <int TYPE, int U, int T, int R> DEVICE void add_chunks(struct partial_sums<T, R> &a, struct operands<T, R> &o, const float (&scale)[R])
 {
     typedef typename stored<TYPE>::word word;
-    const size_t chunk = sizeof(word) * LANES, j = k + 4 * lane_of_row();
     word v[U][R];
     UNROLL for (int u = 0; u < U; u++)
         UNROLL for (int r = 0; r < R; r++)
-            v[u][r] = read_once((const word *)(const void *)(at[r] + (size_t)u * chunk));
+            v[u][r] = read_once((const word *)(const void *)o.at[r] + (size_t)u * LANES);
     UNROLL for (int u = 0; u < U; u++) {
-        size_t column = j + (size_t)u * DOT_CHUNK;
         float f[R][4];
         UNROLL for (int r = 0; r < R; r++) {
-            float factor = 1.0f, s = TYPE == WEIGHT_I4 || TYPE == WEIGHT_F4 ? scale_of<TYPE>(*o.w, o.n[r], column, &factor) : scale[r];
+            float factor = 1.0f, s = scale[r];
+            if (TYPE == WEIGHT_I4 || TYPE == WEIGHT_F4)
+                s = scale_of<TYPE>(*o.w, o.n[r], o.k + (size_t)u * DOT_CHUNK + 4 * lane_of_row(), &factor);
             decode<TYPE>(f[r], v[u][r], s, factor, o.w->rounded);
         }
         UNROLL for (int t = 0; t < T; t++) {
-            float4 x = *(const float4 *)(const void *)(o.x[t] + column);
+            float4 x = *(const float4 *)(const void *)(o.x[t] + (size_t)u * DOT_CHUNK);
             UNROLL for (int r = 0; r < R; r++)
                 multiply_four(a, r, t, f[r], x);
         }
     }
+    advance(o, U, sizeof(word));
 }
 
-/* One chunk from column k on that is not aligned, or not whole: numbers from column `end` on count as +0. */
-template <int TYPE, int T, int R> DEVICE void add_any(struct partial_sums<T, R> &a, const struct operands<T, R> &o, size_t k, size_t end)
+/* One chunk that is not aligned, or not whole: numbers from column `end` on count as +0. */
+template <int TYPE, int T, int R> DEVICE void add_any(struct partial_sums<T, R> &a, struct operands<T, R> &o, size_t end)
 {
-    size_t j = k + 4 * lane_of_row();
+    size_t j = o.k + 4 * lane_of_row();
     UNROLL for (int r = 0; r < R; r++) {
         float f[4];
         UNROLL for (size_t i = 0; i < 4; i++)
             f[i] = j + i < end ? weight_at<TYPE>(*o.w, o.n[r], j + i) : 0.0f;
         UNROLL for (int t = 0; t < T; t++) {
-            const float *x = o.x[t] + j;
+            const float *x = o.x[t];
             float4 some = {j < end ? x[0] : 0.0f, j + 1 < end ? x[1] : 0.0f, j + 2 < end ? x[2] : 0.0f, j + 3 < end ? x[3] : 0.0f};
             multiply_four(a, r, t, f, some);
         }
     }
+    advance(o, 1, sizeof(typename stored<TYPE>::word));
 }
 
-/* Columns [k, end), which are a block of rule 1. If `aligned` is set, weights and x are aligned for add_chunks. */
-template <int TYPE, int T, int R> DEVICE void add_block(struct partial_sums<T, R> &a, const struct operands<T, R> &o, size_t k, size_t end, int aligned)
+/* Columns [o.k, end), which are a block of rule 1. */
+template <int TYPE, int T, int R> DEVICE void add_block(struct partial_sums<T, R> &a, struct operands<T, R> &o, size_t ldx, size_t end)
 {
     typedef typename stored<TYPE>::word word;
-    constexpr int most = IN_FLIGHT / (int)sizeof(word) / R, U = most > 8 ? 8 : most > 1 ? most : 1;
+    constexpr int most = (int)(IN_FLIGHT / sizeof(word)) / R, MOST = T < 4 ? 8 : T < 8 ? 4 : 2, U = most > MOST ? MOST : most > 1 ? most : 1;
     constexpr bool scaled = TYPE == WEIGHT_F8_E4M3 || TYPE == WEIGHT_I8;
     const struct weight_view &w = *o.w;
-    const unsigned char *at[R];
     float scale[R], factor;
-    size_t whole = aligned ? (end - k) / DOT_CHUNK : 0, same = whole; /* chunks; those before the next scale */
     UNROLL for (int r = 0; r < R; r++) {
-        at[r] = (const unsigned char *)w.data + (o.n[r] * w.stride + k + 4 * lane_of_row()) * sizeof(word) / 4;
+        o.at[r] = (const unsigned char *)w.data + (o.n[r] * w.stride + o.k + 4 * lane_of_row()) * sizeof(word) / 4;
         scale[r] = 1.0f;
     }
+    size_t row = w.stride * sizeof(word) / 4;
+    bool aligned = ((uintptr_t)w.data | row) % sizeof(word) == 0 && ((uintptr_t)o.x[0] | ldx * sizeof(float)) % sizeof(float4) == 0;
+    unsigned whole = aligned ? (unsigned)(end - o.k) / DOT_CHUNK : 0, same = whole; /* chunks; those before the next scale */
     if (scaled)
-        same = (w.block_cols - (unsigned)(k + w.scale_col) % (unsigned)w.block_cols) / DOT_CHUNK;
-    while (whole) {
-        size_t some = same < whole ? same : whole;
+        same = ((unsigned)w.block_cols - (unsigned)(o.k + w.scale_col) % (unsigned)w.block_cols) / DOT_CHUNK;
+    ROLL while (whole) {
+        unsigned some = same < whole ? same : whole;
         whole -= some;
         if (scaled) {
             UNROLL for (int r = 0; r < R; r++)
-                scale[r] = scale_of<TYPE>(w, o.n[r], k, &factor);
-            same = w.block_cols / DOT_CHUNK;
+                scale[r] = scale_of<TYPE>(w, o.n[r], o.k, &factor);
+            same = (unsigned)w.block_cols / DOT_CHUNK;
         }
-        for (; some >= U; some -= U, k += U * DOT_CHUNK) {
-            add_chunks<TYPE, U>(a, o, at, k, scale);
-            UNROLL for (int r = 0; r < R; r++)
-                at[r] += U * LANES * sizeof(word);
-        }
-        for (; some; some--, k += DOT_CHUNK) {
-            add_chunks<TYPE, 1>(a, o, at, k, scale);
-            UNROLL for (int r = 0; r < R; r++)
-                at[r] += LANES * sizeof(word);
-        }
+        ROLL for (; some >= U; some -= U)
+            add_chunks<TYPE, U>(a, o, scale);
+        ROLL for (; some; some--)
+            add_chunks<TYPE, 1>(a, o, scale);
     }
-    for (; k < end; k += DOT_CHUNK)
-        add_any<TYPE>(a, o, k, end);
+    ROLL while (o.k < end)
+        add_any<TYPE>(a, o, end);
 }
 
 /* The fold of rule 1, for all sums of the four dot products of a warp. Then one thread of each stores them. */
@@ -128,23 +136,16 @@ template <int T, int R> DEVICE void store_block(float *to, const struct partial_
         }
 }
 
-template <int TYPE, int T, int R> DEVICE void add_block_of(struct partial_sums<T, R> &a, const struct operands<T, R> &o, size_t ldx, size_t k, size_t end)
-{
-    typedef typename stored<TYPE>::word word;
-    size_t row = o.w->stride * sizeof(word) / 4;
-    add_block<TYPE>(a, o, k, end, ((uintptr_t)o.w->data | row) % sizeof(word) == 0 && ((uintptr_t)o.x[0] | ldx * sizeof(float)) % sizeof(float4) == 0);
-}
-
-template <int T, int R> DEVICE void add_block_of_any(struct partial_sums<T, R> &a, const struct operands<T, R> &o, size_t ldx, size_t k, size_t end)
+template <int T, int R> DEVICE void add_block_of_any(struct partial_sums<T, R> &a, struct operands<T, R> &o, size_t ldx, size_t end)
 {
     switch (o.w->type) {
-    case WEIGHT_F32: add_block_of<WEIGHT_F32>(a, o, ldx, k, end); break;
-    case WEIGHT_F16: add_block_of<WEIGHT_F16>(a, o, ldx, k, end); break;
-    case WEIGHT_BF16: add_block_of<WEIGHT_BF16>(a, o, ldx, k, end); break;
-    case WEIGHT_F8_E4M3: add_block_of<WEIGHT_F8_E4M3>(a, o, ldx, k, end); break;
-    case WEIGHT_I8: add_block_of<WEIGHT_I8>(a, o, ldx, k, end); break;
-    case WEIGHT_I4: add_block_of<WEIGHT_I4>(a, o, ldx, k, end); break;
-    default: add_block_of<WEIGHT_F4>(a, o, ldx, k, end);
+    case WEIGHT_F32: add_block<WEIGHT_F32>(a, o, ldx, end); break;
+    case WEIGHT_F16: add_block<WEIGHT_F16>(a, o, ldx, end); break;
+    case WEIGHT_BF16: add_block<WEIGHT_BF16>(a, o, ldx, end); break;
+    case WEIGHT_F8_E4M3: add_block<WEIGHT_F8_E4M3>(a, o, ldx, end); break;
+    case WEIGHT_I8: add_block<WEIGHT_I8>(a, o, ldx, end); break;
+    case WEIGHT_I4: add_block<WEIGHT_I4>(a, o, ldx, end); break;
+    default: add_block<WEIGHT_F4>(a, o, ldx, end);
     }
 }
 
@@ -158,20 +159,21 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *shared
     size_t first = (size_t)blockIdx.x * p.side * ROWS, row = (size_t)blockIdx.y * T, blocks = (w.cols + DOT_BLOCK - 1) / DOT_BLOCK;
     unsigned warp = threadIdx.x / 32, dot = threadIdx.x % 32 / LANES;
     float total = 0.0f;
-    struct operands<T, R> o;
     if (first >= w.rows)
         return;
-    o.w = &w;
-    UNROLL for (int t = 0; t < T; t++)
-        o.x[t] = a.x + head * a.x_step + (row + t < a.S ? row + t : a.S - 1) * a.ldx;
     for (size_t b0 = 0; b0 < blocks; b0 += MOST_BLOCKS) {
         size_t some = blocks - b0 < MOST_BLOCKS ? blocks - b0 : MOST_BLOCKS;
         for (unsigned u = warp; u < p.side * some; u += WARPS) { /* block b0 + u % some of row group u / some */
-            size_t k = (b0 + u % some) * DOT_BLOCK, n = first + u / some * ROWS + dot;
+            size_t n = first + u / some * ROWS + dot;
             struct partial_sums<T, R> sums = {};
+            struct operands<T, R> o;
+            o.w = &w;
+            o.k = (b0 + u % some) * DOT_BLOCK;
             UNROLL for (int r = 0; r < R; r++)
                 o.n[r] = head * a.w_step + (n + 4 * r < w.rows ? n + 4 * r : w.rows - 1);
-            add_block_of_any(sums, o, a.ldx, k, k + DOT_BLOCK < w.cols ? k + DOT_BLOCK : w.cols);
+            UNROLL for (int t = 0; t < T; t++)
+                o.x[t] = a.x + head * a.x_step + (row + t < a.S ? row + t : a.S - 1) * a.ldx + o.k + 4 * lane_of_row();
+            add_block_of_any(sums, o, a.ldx, o.k + DOT_BLOCK < w.cols ? o.k + DOT_BLOCK : w.cols);
             store_block(shared + (u * 4 + dot) * R * T, sums);
         }
         __syncthreads();

@@ -45,6 +45,7 @@ template <class T> static inline T __shfl_down_sync(unsigned mask, T value, unsi
     static void lanes_##name(const struct name##_args &a)
 #define DEVICE static inline
 #define UNROLL
+#define ROLL
 struct alignas(16) uint4 {
     uint32_t x, y, z, w;
 };
