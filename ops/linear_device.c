@@ -2,6 +2,11 @@
 
 #include <assert.h>
 
+#include "simd/grids.h"
+#include "simd/quantised.h"
+
+static size_t divide_up(size_t a, size_t b) { return (a + b - 1) / b; }
+
 struct weight_view device_view(struct device *d, const struct weight_view *w)
 {
     struct weight_view view = *w;
@@ -14,62 +19,128 @@ struct weight_view device_view(struct device *d, const struct weight_view *w)
     return view;
 }
 
-/* Rows of x in the forms that matrices need (linear.h, enum op_form): addresses of the device. */
-struct device_x {
-    const float *rows; /* [S, K] */
+/* The grid of a type, and its size. */
+struct type_grid {
+    enum weight_type type;
+    const void *grid;
+    size_t bytes;
 };
+static const struct type_grid grids[] = {
+    {WEIGHT_IQ2_XXS, grid_iq2_xxs, sizeof grid_iq2_xxs}, {WEIGHT_IQ2_XS, grid_iq2_xs, sizeof grid_iq2_xs}, {WEIGHT_IQ2_S, grid_iq2_s, sizeof grid_iq2_s},
+    {WEIGHT_IQ3_XXS, grid_iq3_xxs, sizeof grid_iq3_xxs}, {WEIGHT_IQ3_S, grid_iq3_s, sizeof grid_iq3_s},
+    {WEIGHT_IQ1_S, grid_iq1, sizeof grid_iq1}, {WEIGHT_IQ1_M, grid_iq1, sizeof grid_iq1}};
 
-static struct device_x convert(struct op_ctx *cx, unsigned forms, const float *x, size_t S, size_t K)
+static const struct type_grid *grid_of(enum weight_type type)
 {
-    struct device_x converted = {device_at(cx->device, x)};
-    assert(!(forms >> OP_GROUPS & 1)); /* no kernel yet */
+    for (size_t i = 0; i < sizeof grids / sizeof *grids; i++)
+        if (grids[i].type == type)
+            return &grids[i];
+    return NULL;
+}
+
+int device_add_tables(struct device *d, enum weight_type type)
+{
+    const struct type_grid *g = grid_of(type);
+    return g && !device_has(d, g->grid) ? device_add_copy(d, g->grid, g->bytes) : 0;
+}
+
+struct device_x device_convert(struct op_ctx *cx, unsigned forms, const float *x, size_t S, size_t K)
+{
+    struct device *d = cx->device;
+    struct device_x converted = {device_at(d, x), NULL, K, S};
+    if (forms >> OP_GROUPS & 1) {
+        size_t groups = K / QUANTISED_GROUP;
+        struct quantised_group *to = device_at(d, op_take(cx, S * groups * sizeof *to / sizeof(float)));
+        device_run(d, quantise, divide_up(groups, THREADS_quantise / 32), S, 1, .y = to, .x = converted.rows, .ldx = K, .K = K, .heads = 1);
+        converted.groups = to;
+    }
     if (forms >> OP_ROUNDED & 1) {
-        float *rounded = device_at(cx->device, op_take(cx, S * K));
-        device_run(cx->device, round_x, (K + THREADS_round_x - 1) / THREADS_round_x, S, 1, .y = rounded, .x = converted.rows, .ldx = K, .K = K);
-        converted.rows = rounded;
+        float *to = device_at(d, op_take(cx, S * K));
+        device_run(d, round_x, divide_up(K, THREADS_round_x), S, 1, .y = to, .x = converted.rows, .ldx = K, .K = K);
+        converted.rows = to;
     }
     return converted;
 }
 
-static size_t divide_up(size_t a, size_t b) { return (a + b - 1) / b; }
-
-/* Starts the kernel for tiles of as many rows as x has, or of 8. */
-static void start(struct device *d, struct matmul_args *args, size_t parts)
+unsigned device_form(const struct op_ctx *cx, const struct weight_view *w)
 {
-    size_t sizes[] = {1, 2, 4, 8}, i = 0, blocks = 0;
-    while (i < 3 && sizes[i] < args->S)
+    return 1u << (weight_is_quantised(w->type) ? OP_GROUPS : cx->bf16 ? OP_ROUNDED : OP_F32);
+}
+
+struct matmul_part device_part(struct device *d, const struct weight_view *w, float *y, size_t ldy)
+{
+    struct matmul_part part = {.w = device_view(d, w), .y = y, .ldy = ldy};
+    if (weight_is_quantised(w->type)) {
+        const struct quantised_format *f = quantised_format(w->type);
+        const struct type_grid *g = grid_of(w->type);
+        part.format.numbers = f->numbers;
+        part.format.bytes = f->bytes;
+        part.format.halves = f->halves != 0;
+        part.format.minimums = f->minimums;
+        part.format.grid = g ? device_at(d, g->grid) : NULL;
+    }
+    return part;
+}
+
+/* Starts one kernel for all parts, which follow the same rule. */
+static void start(struct device *d, struct matmul_args *args, size_t parts, int quantised)
+{
+    static const size_t sizes[] = {1, 2, 4, 8};
+    size_t i = 0, last = quantised ? 2 : 3, blocks = 0, warps = (quantised ? THREADS_quantised1 : THREADS_linear1) / 32;
+    while (i < last && sizes[i] < args->S)
         i++;
+    size_t rows = quantised ? QUANTISED_ROWS : 4 * LINEAR_ROWS(sizes[i]);
     for (size_t p = 0; p < parts; p++) {
         const struct weight_view *w = &args->part[p].w;
-        size_t sums = divide_up(w->cols, DOT_BLOCK), side = sums && sums < 8 ? 8 / sums : 1;
+        size_t sums = divide_up(w->cols, DOT_BLOCK), side = sums && sums < warps ? warps / sums : 1, some = divide_up(w->rows, side * rows);
         args->part[p].side = (unsigned)side;
-        size_t some = divide_up(w->rows, side * 4 * LINEAR_ROWS(sizes[i]));
         blocks = some > blocks ? some : blocks;
     }
-    device_launch(d, KERNEL_linear1 + i, blocks, divide_up(args->S, sizes[i]), args->heads ? args->heads : parts, args, sizeof *args);
+    device_launch(d, (quantised ? KERNEL_quantised1 : KERNEL_linear1) + i, blocks, divide_up(args->S, sizes[i]), args->heads ? args->heads : parts, args,
+                  sizeof *args);
+}
+
+void device_multiply(struct device *d, const struct matmul_part *parts, size_t count, const struct device_x *x)
+{
+    for (int quantised = 0; quantised < 2; quantised++) {
+        struct matmul_args args = {.x = x->rows, .groups = x->groups, .ldx = quantised ? x->K / QUANTISED_GROUP : x->K, .S = x->S};
+        size_t some = 0;
+        for (size_t i = 0; i < count; i++)
+            if (weight_is_quantised(parts[i].w.type) == quantised)
+                args.part[some++] = parts[i];
+        start(d, &args, some, quantised);
+    }
 }
 
 void device_linears(struct op_ctx *cx, const struct linear *layers, size_t count, const float *x, size_t S)
 {
-    size_t mark = op_mark(cx), K = layers->w->cols;
+    size_t mark = op_mark(cx);
+    struct matmul_part parts[OP_LINEAR_MOST];
     unsigned forms = 0;
-    for (size_t i = 0; i < count; i++)
-        forms |= 1u << (weight_is_quantised(layers[i].w->type) ? OP_GROUPS : cx->bf16 ? OP_ROUNDED : OP_F32);
-    struct device_x converted = convert(cx, forms, x, S, K);
-    struct matmul_args args = {.x = converted.rows, .ldx = K, .S = S};
     for (size_t i = 0; i < count; i++) {
-        const struct linear *l = &layers[i];
-        args.part[i] = (struct matmul_part){device_view(cx->device, l->w), device_at(cx->device, l->y), l->ldy ? l->ldy : l->w->rows, 1};
+        forms |= device_form(cx, layers[i].w);
+        parts[i] = device_part(cx->device, layers[i].w, device_at(cx->device, layers[i].y), layers[i].ldy ? layers[i].ldy : layers[i].w->rows);
     }
-    start(cx->device, &args, count);
+    struct device_x converted = device_convert(cx, forms, x, S, layers->w->cols);
+    device_multiply(cx->device, parts, count, &converted);
     op_give(cx, mark);
 }
 
 void device_linear_heads(struct op_ctx *cx, const struct device_heads *p, size_t S)
 {
+    size_t mark = op_mark(cx), K = p->w->cols, groups = K / QUANTISED_GROUP;
+    int quantised = weight_is_quantised(p->w->type);
     struct matmul_args args = {.x = p->x, .ldx = p->ldx, .S = S, .heads = p->heads, .w_step = p->w_step, .x_step = p->x_step, .y_step = p->y_step};
-    assert(!weight_is_quantised(p->w->type)); /* no kernel yet */
-    args.part[0] = (struct matmul_part){device_view(cx->device, p->w), p->y, p->ldy, 1};
+    args.part[0] = device_part(cx->device, p->w, p->y, p->ldy);
     args.part[0].w.rows = p->rows;
-    start(cx->device, &args, 1);
+    if (quantised) {
+        struct quantised_group *to = device_at(cx->device, op_take(cx, S * p->heads * groups * sizeof *to / sizeof(float)));
+        device_run(cx->device, quantise, divide_up(groups, THREADS_quantise / 32), S * p->heads, 1, .y = to, .x = p->x, .ldx = p->ldx, .K = K,
+                   .heads = p->heads, .x_step = p->x_step);
+        args.groups = to;
+        args.ldx = p->heads * groups;
+        args.x_step = groups;
+    }
+    start(cx->device, &args, 1, quantised);
+    op_give(cx, mark);
 }

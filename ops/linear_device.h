@@ -10,6 +10,10 @@
 /* Returns the view with addresses of the device. The matrix is not packed and does not consist of panels. */
 struct weight_view device_view(struct device *d, const struct weight_view *w);
 
+/* Gives a twin to the table that kernels need for weights of this type, if there is one: the grid of an IQ type. The program does this
+ * before it gives twins to weights, for each type that it has. Returns 0, or -1 if the device has no memory. */
+int device_add_tables(struct device *d, enum weight_type type);
+
 /* op_linears, for op_ctx.device. */
 void device_linears(struct op_ctx *cx, const struct linear *layers, size_t count, const float *x, size_t S);
 
@@ -27,5 +31,22 @@ struct device_heads {
     size_t ldx, x_step;
 };
 void device_linear_heads(struct op_ctx *cx, const struct device_heads *p, size_t S);
+
+/* --- the steps of device_linears --- */
+
+/* Rows of x as kernels read them: addresses of the device. */
+struct device_x {
+    const float *rows;                    /* [S,K], rounded if precision bf16 wants this */
+    const struct quantised_group *groups; /* [S,K/32], or NULL */
+    size_t K, S;
+};
+/* Returns the bit of the form of x that w needs, as for op_take_packed. */
+unsigned device_form(const struct op_ctx *cx, const struct weight_view *w);
+/* Converts x [S,K] to the forms that are needed, in scratch memory (op_packed_scratch). */
+struct device_x device_convert(struct op_ctx *cx, unsigned forms, const float *x, size_t S, size_t K);
+/* y is an address of the device. */
+struct matmul_part device_part(struct device *d, const struct weight_view *w, float *y, size_t ldy);
+/* Multiplies at most MATMUL_PARTS matrices by x. */
+void device_multiply(struct device *d, const struct matmul_part *parts, size_t count, const struct device_x *x);
 
 #endif

@@ -33,7 +33,11 @@
     X(quantise_queries, 128) \
     X(attention_scores, 128) \
     X(attention_values, 128) \
-    X(join_blocks, 128)
+    X(join_blocks, 128)   \
+    X(quantise, 256)      \
+    X(quantised1, 128)    \
+    X(quantised2, 128)    \
+    X(quantised4, 128)
 
 enum device_kernel {
 #define X(name, threads) KERNEL_##name,
@@ -92,23 +96,38 @@ struct round_x_args {
     size_t ldx, K;
 };
 
-/* A matrix that multiplies rows of x: y[s*ldy + n] = dot(row n of w, x[s]). The pointers in w are addresses of the device. A block
- * computes `side` times 4 * LINEAR_ROWS(T) rows of w, and needs `side` * ceil(w.cols / 1024) <= 8 if `side` is not 1. */
+/* Kernel `quantise` of rule 2: row s of x has `heads` parts of K numbers, x_step numbers apart; y [S, heads, K/32] has their groups. A warp for each
+ * group, by blocks for each part (S * heads). */
+struct quantise_args {
+    struct quantised_group *y;
+    const float *x;
+    size_t ldx, K, heads, x_step;
+};
+
+/* A matrix that multiplies rows of x: y[s*ldy + n] = dot(row n of w, x[s]). The pointers in w are addresses of the device. A warp computes a block of rule 1
+ * or 2 (1024 columns) of a group of rows; a block of threads computes `side` groups. If `side` is not 1, there is a warp for each block of each group. */
 struct matmul_part {
     struct weight_view w;
     float *y;
     size_t ldy;
     unsigned side;
+    struct { /* for quantised weights */
+        unsigned numbers, bytes; /* of a block of the format */
+        int halves, minimums;    /* as in struct quantised_format */
+        const void *grid;        /* types IQ1 to IQ3: their grid (simd/grids.h) */
+    } format;
 };
 
-/* Kernels linear1, linear2, linear4 and linear8 (rule 1) multiply matrices by tiles of T = 1, 2, 4 or 8 rows of x, which may be padded: rows
- * from S on are not computed. Grid: the blocks that the largest matrix needs; ceil(S / T); the number of matrices. */
+/* Kernels linear1, linear2, linear4 and linear8 (rule 1), and quantised1, quantised2 and quantised4 (rule 2) multiply matrices by tiles of
+ * T = 1, 2, 4 or 8 rows of x. Grid: the blocks that the largest matrix needs; ceil(S / T); the number of matrices. */
 #define MATMUL_PARTS 4
-#define LINEAR_ROWS(T) ((T) < 4 ? 1 : 2) /* rows of w that each thread works on */
+#define LINEAR_ROWS(T) ((T) < 4 ? 1 : 2) /* rule 1: rows of w that each thread works on; a group has 4 times as many */
+#define QUANTISED_ROWS 8                 /* rule 2: rows in a group */
 struct matmul_args {
     struct matmul_part part[MATMUL_PARTS];
-    const float *x;
-    size_t ldx, S;
+    const float *x;                       /* rule 1 */
+    const struct quantised_group *groups; /* rule 2 */
+    size_t ldx, S;                        /* ldx: numbers or groups from one row of x to the next */
     /* 0: `part` has gridDim.z matrices. Else part[0] is the matrix of head 0, and the one of head h = blockIdx.z begins h * w_step rows later; its x begins
      * h * x_step numbers later, and its y h * y_step numbers */
     size_t heads, w_step, x_step, y_step;
@@ -117,6 +136,9 @@ struct matmul_args {
 #define linear2_args matmul_args
 #define linear4_args matmul_args
 #define linear8_args matmul_args
+#define quantised1_args matmul_args
+#define quantised2_args matmul_args
+#define quantised4_args matmul_args
 
 /* ops/cache_rows.h. Blocks [S, 1 + heads / CACHE_ROWS_HEADS, rounded up]: block (s, 0) writes the cache row, the others rotate queries. */
 #define CACHE_ROWS_HEADS 8

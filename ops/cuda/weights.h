@@ -16,7 +16,7 @@ template <> struct stored<WEIGHT_I8> { typedef uint32_t word; };
 template <> struct stored<WEIGHT_I4> { typedef uint16_t word; };
 template <> struct stored<WEIGHT_F4> { typedef uint16_t word; };
 
-DEVICE uint32_t read_u16(const void *at) { return ((const unsigned char *)at)[0] | (uint32_t)((const unsigned char *)at)[1] << 8; }
+DEVICE uint32_t u16_at(const unsigned char *at) { return at[0] | (uint32_t)at[1] << 8; }
 
 DEVICE float not_a_number(void) { return float_of_bits(0x7fc00000); }
 
@@ -58,7 +58,7 @@ template <int TYPE> DEVICE float scale_of(const struct weight_view &w, size_t n,
     if (TYPE == WEIGHT_F8_E4M3 || TYPE == WEIGHT_I8)
         return w.scale[(unsigned)(n + w.scale_row) / (unsigned)w.block_rows * w.scale_stride + (unsigned)(j + w.scale_col) / (unsigned)w.block_cols];
     if (TYPE == WEIGHT_I4)
-        return float_of_bits(read_u16((const unsigned char *)w.group_scale + (n * w.stride + j) / 32 * 2) << 16);
+        return float_of_bits(u16_at((const unsigned char *)w.group_scale + (n * w.stride + j) / 32 * 2) << 16);
     if (TYPE == WEIGHT_F4 && w.group_size == 32) {
         uint32_t e = ((const unsigned char *)w.group_scale)[(n * w.stride + j) / 32];
         return e == 255 ? not_a_number() : float_of_bits(e ? e << 23 : 0x400000);

@@ -93,5 +93,15 @@ static inline int32_t __dp4a(int32_t a, int32_t b, int32_t c)
         c += (int8_t)(a >> i) * (int8_t)(b >> i);
     return c;
 }
+/* Each nibble of `which` chooses one of the eight bytes of low and high. */
+static inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t which)
+{
+    uint64_t bytes = low | (uint64_t)high << 32;
+    uint32_t r = 0;
+    for (int i = 0; i < 4; i++)
+        r |= (uint32_t)(bytes >> 8 * (which >> 4 * i & 7) & 255) << 8 * i;
+    return r;
+}
+static inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) { return (uint32_t)((low | (uint64_t)high << 32) >> by % 32); }
 
 #endif
