@@ -20,8 +20,8 @@ template <int T, int R> struct partial_sums {
 /* What a thread reads next: its four numbers of the chunk that begins at column k. */
 template <int T, int R> struct operands {
     const struct weight_view *w;
-    size_t n[R]; /* rows of weights */
-    size_t k;
+    unsigned n[R]; /* rows of weights */
+    unsigned k;
     const unsigned char *at[R]; /* weights */
     const float *x[T];
 };
@@ -38,7 +38,7 @@ template <int T, int R> DEVICE void multiply_four(struct partial_sums<T, R> &a, 
 
 template <int T, int R> DEVICE void advance(struct operands<T, R> &o, int chunks, size_t bytes)
 {
-    o.k += (size_t)chunks * DOT_CHUNK;
+    o.k += (unsigned)chunks * DOT_CHUNK;
     UNROLL for (int r = 0; r < R; r++)
         o.at[r] += (size_t)chunks * LANES * bytes;
     UNROLL for (int t = 0; t < T; t++)
@@ -58,7 +58,7 @@ template <int TYPE, int U, int T, int R> DEVICE void add_chunks(struct partial_s
         UNROLL for (int r = 0; r < R; r++) {
             float factor = 1.0f, s = scale[r];
             if (TYPE == WEIGHT_I4 || TYPE == WEIGHT_F4)
-                s = scale_of<TYPE>(*o.w, o.n[r], o.k + (size_t)u * DOT_CHUNK + 4 * lane_of_row(), &factor);
+                s = scale_of<TYPE>(*o.w, o.n[r], o.k + (unsigned)u * DOT_CHUNK + 4 * lane_of_row(), &factor);
             decode<TYPE>(f[r], v[u][r], s, factor, o.w->rounded);
         }
         UNROLL for (int t = 0; t < T; t++) {
@@ -71,12 +71,12 @@ template <int TYPE, int U, int T, int R> DEVICE void add_chunks(struct partial_s
 }
 
 /* One chunk that is not aligned, or not whole: numbers from column `end` on count as +0. */
-template <int TYPE, int T, int R> DEVICE void add_any(struct partial_sums<T, R> &a, struct operands<T, R> &o, size_t end)
+template <int TYPE, int T, int R> DEVICE void add_any(struct partial_sums<T, R> &a, struct operands<T, R> &o, unsigned end)
 {
-    size_t j = o.k + 4 * lane_of_row();
+    unsigned j = o.k + 4 * lane_of_row();
     UNROLL for (int r = 0; r < R; r++) {
         float f[4];
-        UNROLL for (size_t i = 0; i < 4; i++)
+        UNROLL for (unsigned i = 0; i < 4; i++)
             f[i] = j + i < end ? weight_at<TYPE>(*o.w, o.n[r], j + i) : 0.0f;
         UNROLL for (int t = 0; t < T; t++) {
             const float *x = o.x[t];
@@ -88,22 +88,22 @@ template <int TYPE, int T, int R> DEVICE void add_any(struct partial_sums<T, R> 
 }
 
 /* Columns [o.k, end), which are a block of rule 1. */
-template <int TYPE, int T, int R> DEVICE void add_block(struct partial_sums<T, R> &a, struct operands<T, R> &o, size_t ldx, size_t end)
+template <int TYPE, int T, int R> DEVICE void add_block(struct partial_sums<T, R> &a, struct operands<T, R> &o, size_t ldx, unsigned end)
 {
     typedef typename stored<TYPE>::word word;
-    constexpr int most = (int)(IN_FLIGHT / sizeof(word)) / R, MOST = T < 4 ? 8 : T < 8 ? 4 : 2, U = most > MOST ? MOST : most > 1 ? most : 1;
+    constexpr int most = (int)(IN_FLIGHT / sizeof(word)) / R, MOST = T < 4 ? 8 : T < 8 ? 4 : sizeof(word) == 8 ? 2 : 1 /* more would need too many registers */, U = most > MOST ? MOST : most > 1 ? most : 1;
     constexpr bool scaled = TYPE == WEIGHT_F8_E4M3 || TYPE == WEIGHT_I8;
     const struct weight_view &w = *o.w;
     float scale[R], factor;
     UNROLL for (int r = 0; r < R; r++) {
-        o.at[r] = (const unsigned char *)w.data + (o.n[r] * w.stride + o.k + 4 * lane_of_row()) * sizeof(word) / 4;
+        o.at[r] = (const unsigned char *)w.data + ((size_t)o.n[r] * w.stride + o.k + 4 * lane_of_row()) * sizeof(word) / 4;
         scale[r] = 1.0f;
     }
     size_t row = w.stride * sizeof(word) / 4;
     bool aligned = ((uintptr_t)w.data | row) % sizeof(word) == 0 && ((uintptr_t)o.x[0] | ldx * sizeof(float)) % sizeof(float4) == 0;
-    unsigned whole = aligned ? (unsigned)(end - o.k) / DOT_CHUNK : 0, same = whole; /* chunks; those before the next scale */
+    unsigned whole = aligned ? (end - o.k) / DOT_CHUNK : 0, same = whole; /* chunks; those before the next scale */
     if (scaled)
-        same = ((unsigned)w.block_cols - (unsigned)(o.k + w.scale_col) % (unsigned)w.block_cols) / DOT_CHUNK;
+        same = ((unsigned)w.block_cols - (o.k + (unsigned)w.scale_col) % (unsigned)w.block_cols) / DOT_CHUNK;
     ROLL while (whole) {
         unsigned some = same < whole ? same : whole;
         whole -= some;
@@ -136,7 +136,7 @@ template <int T, int R> DEVICE void store_block(float *to, const struct partial_
         }
 }
 
-template <int T, int R> DEVICE void add_block_of_any(struct partial_sums<T, R> &a, struct operands<T, R> &o, size_t ldx, size_t end)
+template <int T, int R> DEVICE void add_block_of_any(struct partial_sums<T, R> &a, struct operands<T, R> &o, size_t ldx, unsigned end)
 {
     switch (o.w->type) {
     case WEIGHT_F32: add_block<WEIGHT_F32>(a, o, ldx, end); break;
@@ -152,37 +152,37 @@ template <int T, int R> DEVICE void add_block_of_any(struct partial_sums<T, R> &
 /* `shared` [MOST_BLOCKS or WARPS][4 dot products][R][T] has the sums of blocks. */
 template <int T> DEVICE void multiply(const struct matmul_args &a, float *shared)
 {
-    constexpr int R = LINEAR_ROWS(T), ROWS = 4 * R, TILE = ROWS * T;
+    constexpr int R = LINEAR_ROWS(T);
+    constexpr unsigned ROWS = 4 * R, TILE = ROWS * T;
     const struct matmul_part &p = a.part[a.heads ? 0 : blockIdx.z];
-    const size_t head = a.heads ? blockIdx.z : 0;
     const struct weight_view w = p.w;
-    size_t first = (size_t)blockIdx.x * p.side * ROWS, row = (size_t)blockIdx.y * T, blocks = (w.cols + DOT_BLOCK - 1) / DOT_BLOCK;
-    unsigned warp = threadIdx.x / 32, dot = threadIdx.x % 32 / LANES;
+    const unsigned head = a.heads ? blockIdx.z : 0, rows = (unsigned)w.rows, cols = (unsigned)w.cols, S = (unsigned)a.S, blocks = (cols + DOT_BLOCK - 1) / DOT_BLOCK;
+    const unsigned first = blockIdx.x * p.side * ROWS, row = blockIdx.y * T, warp = threadIdx.x / 32, dot = threadIdx.x % 32 / LANES;
     float total = 0.0f;
-    if (first >= w.rows)
+    if (first >= rows)
         return;
-    for (size_t b0 = 0; b0 < blocks; b0 += MOST_BLOCKS) {
-        size_t some = blocks - b0 < MOST_BLOCKS ? blocks - b0 : MOST_BLOCKS;
-        for (unsigned u = warp; u < p.side * some; u += WARPS) { /* block b0 + u % some of row group u / some */
-            size_t n = first + u / some * ROWS + dot;
+    ROLL for (unsigned b0 = 0; b0 < blocks; b0 += MOST_BLOCKS) {
+        unsigned some = blocks - b0 < MOST_BLOCKS ? blocks - b0 : MOST_BLOCKS;
+        ROLL for (unsigned u = warp; u < p.side * some; u += WARPS) { /* block b0 + u % some of row group u / some */
+            unsigned n = first + u / some * ROWS + dot;
             struct partial_sums<T, R> sums = {};
             struct operands<T, R> o;
             o.w = &w;
             o.k = (b0 + u % some) * DOT_BLOCK;
-            UNROLL for (int r = 0; r < R; r++)
-                o.n[r] = head * a.w_step + (n + 4 * r < w.rows ? n + 4 * r : w.rows - 1);
-            UNROLL for (int t = 0; t < T; t++)
-                o.x[t] = a.x + head * a.x_step + (row + t < a.S ? row + t : a.S - 1) * a.ldx + o.k + 4 * lane_of_row();
-            add_block_of_any(sums, o, a.ldx, o.k + DOT_BLOCK < w.cols ? o.k + DOT_BLOCK : w.cols);
+            UNROLL for (unsigned r = 0; r < R; r++)
+                o.n[r] = head * (unsigned)a.w_step + (n + 4 * r < rows ? n + 4 * r : rows - 1);
+            UNROLL for (unsigned t = 0; t < T; t++)
+                o.x[t] = a.x + head * a.x_step + (row + t < S ? row + t : S - 1) * a.ldx + o.k + 4 * lane_of_row();
+            add_block_of_any(sums, o, a.ldx, o.k + DOT_BLOCK < cols ? o.k + DOT_BLOCK : cols);
             store_block(shared + (u * 4 + dot) * R * T, sums);
         }
         __syncthreads();
-        for (unsigned i = threadIdx.x; i < p.side * TILE; i += WARPS * 32) { /* if there is more than one step of b0, a thread has at most one i */
+        ROLL for (unsigned i = threadIdx.x; i < p.side * TILE; i += WARPS * 32) { /* if there is more than one step of b0, a thread has at most one i */
             const float *sum = shared + i / TILE * some * TILE + i % TILE;
-            for (size_t b = 0; b < some; b++)
+            for (unsigned b = 0; b < some; b++)
                 total = b0 + b ? total + sum[b * TILE] : sum[b * TILE];
-            size_t n = first + i / TILE * ROWS + i / (R * T) % 4 + i / T % R * 4, t = row + i % T;
-            if (b0 + some == blocks && n < w.rows && t < a.S)
+            unsigned n = first + i / TILE * ROWS + i / (R * T) % 4 + i / T % R * 4, t = row + i % T;
+            if (b0 + some == blocks && n < rows && t < S)
                 p.y[head * a.y_step + t * p.ldy + n] = total;
         }
         __syncthreads();
