@@ -53,9 +53,9 @@ HTTP    := -lmicrohttpd
 $(BUILD)/tools/serve/%.o: private FLAGS += -DHAVE_MICROHTTPD
 endif
 
-# The compiler makes the vectors of element-wise loops (simd/elementwise.h, RMSNorm, RoPE, rounding, the indexer) and of narrow_chunks; gcc 12 has to be asked.
+# The compiler makes the vectors of element-wise loops (simd/elementwise.h, RMSNorm, RoPE, rounding, the indexer, gradients) and of narrow_chunks; gcc 12 has to be asked.
 VECTORS := $(if $(IS_CLANG),,-ftree-vectorize -fvect-cost-model=dynamic)
-$(BUILD)/simd/%.o $(BUILD)/ops/indexer.o $(BUILD)/ops/rmsnorm.o $(BUILD)/ops/rope.o $(BUILD)/ops/round.o: private FLAGS += $(VECTORS)
+$(BUILD)/simd/%.o $(BUILD)/ops/backward/%.o $(BUILD)/ops/indexer.o $(BUILD)/ops/rmsnorm.o $(BUILD)/ops/rope.o $(BUILD)/ops/round.o: private FLAGS += $(VECTORS)
 $(BUILD)/simd/scalar.o: private FLAGS :=
 
 # simd/avx2*.c, avx512*.c and neon*.c belong to one architecture; the rest of simd/ to all.
@@ -66,7 +66,7 @@ SIMD    := $(filter-out $(call files_of,$(SETS_OF_x86_64) $(SETS_OF_aarch64)),$(
 ifeq ($(ARCH),x86_64)
 # Files that call fmaf. Everything else except the vector files runs on any x86-64 CPU: on one without fma the program can read
 # a model and say what the CPU lacks.
-$(patsubst %.c,$(BUILD)/%.o,simd/scalar.c $(shell grep -lw fmaf ops/*.c)): private FLAGS += -mfma
+$(patsubst %.c,$(BUILD)/%.o,simd/scalar.c $(shell grep -lw fmaf ops/*.c ops/*/*.c)): private FLAGS += -mfma
 $(BUILD)/simd/avx2.o $(BUILD)/simd/avx2_%.o: private FLAGS += -mavx2 -mfma -mf16c
 $(BUILD)/simd/avx512.o $(BUILD)/simd/avx512_%.o: private FLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mf16c
 $(BUILD)/simd/avx512_bf16.o $(BUILD)/simd/avx512_bf16_%.o: private FLAGS += -mavx512bf16
@@ -120,7 +120,7 @@ $(BUILD)/ops/cuda/image.o: $(FATBIN)
 $(BUILD)/ops/cuda/image.o: private FLAGS += -DVB_CUDA_IMAGE='"$(FATBIN)"'
 endif
 
-LIB_SRC   := $(wildcard engine/*.c engine/*/*.c ops/*.c ops/cuda/*.c) $(SIMD)
+LIB_SRC   := $(wildcard engine/*.c engine/*/*.c ops/*.c ops/*/*.c) $(SIMD)
 REF_SRC   := $(wildcard reference/*.c)
 TOOL_SRC  := $(filter-out tools/train/% tools/hooks/% tools/mpi/%,$(wildcard tools/*.c tools/*/*.c))
 LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o)

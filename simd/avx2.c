@@ -13,7 +13,13 @@ static void matmul(float *y, size_t ldy, const struct weight_view *w, size_t n0,
 static void fma_rows(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1, const float *x,
                      size_t ldx, size_t T, void *scratch)
 {
-    tiled_fma_rows(avx2_loops(), y, ldy, w, c0, c1, x, ldx, T, scratch);
+    tiled_fma_rows(avx2_loops(), y, ldy, w, c0, c1, x, ldx, T, scratch, 0);
+}
+
+static void fma_rows_onto(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1, const float *x,
+                          size_t ldx, size_t T, void *scratch)
+{
+    tiled_fma_rows(avx2_loops(), y, ldy, w, c0, c1, x, ldx, T, scratch, 1);
 }
 
 static void matmul_bf16(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
@@ -111,6 +117,7 @@ const struct kernels kernels_avx2 = {
     .name = "avx2",
     .matmul = {matmul, matmul, matmul, matmul, matmul, matmul, matmul},
     .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows},
+    .fma_rows_onto = {fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto},
     .fma_rows_cache_q8 = fma_rows,
     .matmul_bf16 = matmul_bf16,
     .matmul_quantised = avx2_matmul_quantised,

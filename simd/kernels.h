@@ -1,6 +1,6 @@
 /* simd/kernels.h -- the kernels, and the order in which each of them adds.
  *
- * docs/ARITHMETIC.md defines the bits of every result by rules 1 to 9; this header repeats those that kernels
+ * docs/ARITHMETIC.md defines the bits of every result by rules 1 to 10; this header repeats those that kernels
  * implement. A table is a struct kernels with the kernels of one instruction set: scalar, avx2, avx512 or neon. All
  * tables return the same bits for the same input. The plain C code in simd/scalar.c defines these bits, and the test
  * checkasm compares the other tables with it.
@@ -25,6 +25,7 @@
  * have no effect.
  *
  * Rule 4 defines fma_rows: y[c] starts at +0, and y[c] = fma(x[n], w[n,c], y[c]) for n ascending. Each c has one sum.
+ * fma_rows_onto continues the sums that y holds. Gradients are such sums (ops/backward/backward.h).
  *
  * Weights are converted to f32 first. F32, F16 and BF16 are exact; F8_E4M3 is fl32(e4m3(code) * scale), and I8 is
  * fl32(code * scale), with one rounding; I4 is fl32((code - 8) * scale), which is exact unless it overflows. struct weight_view defines F4.
@@ -202,6 +203,10 @@ struct kernels {
      * If w->rows is 0, y is +0. */
     void (*fma_rows[WEIGHT_TYPES])(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1,
                                    const float *x, size_t ldx, size_t T, void *scratch);
+
+    /* Does what fma_rows does, except that each sum starts at the number that y holds. If w->rows is 0, y does not change. */
+    void (*fma_rows_onto[WEIGHT_TYPES])(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1,
+                                        const float *x, size_t ldx, size_t T, void *scratch);
 
     /* Does what fma_rows does, for weights of type CACHE_Q8. Each weight is first decoded to fl32(d * q). */
     void (*fma_rows_cache_q8)(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1,

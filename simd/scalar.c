@@ -101,13 +101,10 @@ static void index_scores(float *score, const struct index_view *keys, const floa
     }
 }
 
-static void fma_rows(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1, const float *x,
-                     size_t ldx, size_t T, void *scratch)
+static void fma_rows_onto(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1, const float *x,
+                          size_t ldx, size_t T, void *scratch)
 {
     (void)scratch;
-    for (size_t t = 0; t < T; t++)
-        for (size_t c = c0; c < c1; c++)
-            y[t * ldy + c] = 0.0f;
     for (size_t n = 0; n < w->rows; n++)
         for (size_t c = c0; c < c1; c += DOT_CHUNK) {
             float chunk[DOT_CHUNK];
@@ -117,6 +114,15 @@ static void fma_rows(float *y, size_t ldy, const struct weight_view *w, size_t c
                 for (size_t l = 0; l < count; l++)
                     y[t * ldy + c + l] = fmaf(x[t * ldx + n], chunk[l], y[t * ldy + c + l]);
         }
+}
+
+static void fma_rows(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1, const float *x,
+                     size_t ldx, size_t T, void *scratch)
+{
+    for (size_t t = 0; t < T; t++)
+        for (size_t c = c0; c < c1; c++)
+            y[t * ldy + c] = 0.0f;
+    fma_rows_onto(y, ldy, w, c0, c1, x, ldx, T, scratch);
 }
 
 static void pack(float *packed, const float *x, size_t K)
@@ -245,6 +251,7 @@ const struct kernels kernels_scalar = {
     .name = "scalar",
     .matmul = {matmul, matmul, matmul, matmul, matmul, matmul, matmul},
     .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows},
+    .fma_rows_onto = {fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto},
     .fma_rows_cache_q8 = fma_rows,
     .matmul_bf16 = matmul_bf16,
     .matmul_quantised = matmul_quantised,

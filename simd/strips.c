@@ -53,13 +53,13 @@ static void decode_strip(const struct vector_loops *v, float (*decoded)[STRIP], 
 }
 
 void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0,
-                    size_t c1, const float *x, size_t ldx, size_t T, void *scratch)
+                    size_t c1, const float *x, size_t ldx, size_t T, void *scratch, int onto)
 {
     struct strip_work *work = scratch;
     int stored = w->type == WEIGHT_BF16 || w->type == WEIGHT_F32, side_by_side = T <= v->strip_tokens && c1 - c0 > 2 * STRIP;
     size_t pitch = w->stride * weight_size(w->type), rows = side_by_side ? FEW_ROWS : STRIP_ROWS, width;
 
-    for (size_t t = 0; w->rows == 0 && t < T; t++)
+    for (size_t t = 0; !onto && w->rows == 0 && t < T; t++)
         for (size_t c = c0; c < c1; c++)
             y[t * ldy + c] = 0.0f;
     for (size_t n = 0; n < w->rows; n += rows)
@@ -67,7 +67,7 @@ void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const st
             width = c1 - c < STRIP ? HALF_STRIP : STRIP;
             size_t count = min_size(c1 - c, width);
             int direct = stored && count == width;
-            struct strip s = {.source = direct && w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32, .columns = width, .first = n == 0,
+            struct strip s = {.source = direct && w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32, .columns = width, .first = !onto && n == 0,
                               .rows = min_size(w->rows - n, rows), .w = direct ? (const void *)weight_at(w, n, c) : work->decoded,
                               .pitch = direct ? pitch : sizeof work->decoded[0],
                               .prefetch = !direct ? 0 : side_by_side ? rows * pitch : AHEAD * pitch};

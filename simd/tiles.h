@@ -94,9 +94,9 @@ void tiled_matmul_bf16(const struct vector_loops *v, float *y, size_t ldy, const
 /* Decodes weights (i, j) .. (i, j + n - 1) of w, of any type that follows rule 1, to f32, in natural order or packed. */
 void tiled_decode(const struct vector_loops *v, float *out, const struct weight_view *w, size_t i, size_t j, size_t n,
                   int packed);
-/* Defined in strips.c; for types that follow rule 1 and for CACHE_Q8. */
+/* Defined in strips.c; for types that follow rule 1 and for CACHE_Q8. onto: nonzero for kernel fma_rows_onto. */
 void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0,
-                    size_t c1, const float *x, size_t ldx, size_t T, void *scratch);
+                    size_t c1, const float *x, size_t ldx, size_t T, void *scratch, int onto);
 
 /* --- what tiles.c and strips.c share --- */
 

@@ -28,6 +28,8 @@ const char *const kind_names[] = {"uniform", "wide", "subnormal", "underflow", "
 const char *const kernel_names[KERNELS] = {
     [MATMUL] = "matmul_f32", "matmul_f16", "matmul_bf16", "matmul_f8_e4m3", "matmul_i4", "matmul_f4", "matmul_i8",
     [FMA_ROWS] = "fma_rows_f32", "fma_rows_f16", "fma_rows_bf16", "fma_rows_f8_e4m3", "fma_rows_i4", "fma_rows_f4", "fma_rows_i8",
+    [FMA_ROWS_ONTO] = "fma_rows_onto_f32", "fma_rows_onto_f16", "fma_rows_onto_bf16", "fma_rows_onto_f8_e4m3", "fma_rows_onto_i4",
+                      "fma_rows_onto_f4", "fma_rows_onto_i8",
     [MATMUL_NARROW] = "narrow_matmul",
     [MATMUL_QUANTISED] = "matmul_q8_0", "matmul_q4_0", "matmul_q5_0", "matmul_q5_1", "matmul_q4_k", "matmul_q5_k", "matmul_q6_k",
                          "matmul_mxfp4",
@@ -490,7 +492,7 @@ static int report(void)
             int count = failures[kernel][k - kernel_tables];
             if (!wanted((enum kernel)kernel) || (scalar && !count))
                 continue;
-            printf("%-8s%-8s%-18s%s", (*k)->name, (*k)->variant ? (*k)->variant : "", kernel_names[kernel], count ? "FAILED" : "OK\n");
+            printf("%-8s%-8s%-23s%s", (*k)->name, (*k)->variant ? (*k)->variant : "", kernel_names[kernel], count ? "FAILED" : "OK\n");
             if (count)
                 printf(" (%d cases)\n", count);
             bad |= count != 0;

@@ -48,7 +48,8 @@ void fill_canary(float *y, size_t n);
 enum kernel {
     MATMUL, /* one for each type: MATMUL + type */
     FMA_ROWS = MATMUL + WEIGHT_TYPES,
-    MATMUL_NARROW = FMA_ROWS + WEIGHT_TYPES,
+    FMA_ROWS_ONTO = FMA_ROWS + WEIGHT_TYPES,
+    MATMUL_NARROW = FMA_ROWS_ONTO + WEIGHT_TYPES,
     MATMUL_QUANTISED, /* one for each type: MATMUL_QUANTISED + type - WEIGHT_TYPES */
     FMA_ROWS_CACHE_Q8 = MATMUL_QUANTISED + WEIGHT_KINDS - WEIGHT_TYPES,
     DOT,

@@ -127,7 +127,10 @@ static void call(const struct line *l, const unsigned char *data)
         w.type = type_of(kernel);
         w.panels = l->panels;
         l->k->matmul_quantised(y, l->rows, &w, 0, l->rows, groups, l->K / QUANTISED_GROUP, l->T, kernel_scratch());
-    } else if (kernel < MATMUL_NARROW) {
+    } else if (kernel >= FMA_ROWS_ONTO && kernel < MATMUL_NARROW) {
+        w.type = (enum weight_type)(kernel - FMA_ROWS_ONTO);
+        l->k->fma_rows_onto[w.type](y, l->K, &w, 0, l->K, x, l->rows, l->T, kernel_scratch());
+    } else if (kernel < FMA_ROWS_ONTO) {
         w.type = (enum weight_type)(kernel - FMA_ROWS);
         l->k->fma_rows[w.type](y, l->K, &w, 0, l->K, x, l->rows, l->T, kernel_scratch());
     } else if (kernel == DOT) {
@@ -237,6 +240,8 @@ int bench(void)
         for (size_t T = 1; T <= 4; T += 3)
             add((enum kernel)(FMA_ROWS + type), 512, 128 * 16, T, 1); /* W_uk, 16 heads side by side */
     add(FMA_ROWS, 512, 256, 16, 0);                                  /* attention values */
+    add(FMA_ROWS_ONTO, 512, 512, 2048, 0);                           /* gradients of a matrix [2048, 512], 512 tokens, */
+    add(FMA_ROWS_ONTO, 512, 2048, 512, 0);                           /* and of its input */
     add((enum kernel)(MATMUL_QUANTISED + WEIGHT_CACHE_Q8 - WEIGHT_TYPES), 512, 256, 16, 0); /* with cache type q8: scores of the latents, */
     add(FMA_ROWS_CACHE_Q8, 512, 256, 16, 0);                         /* and values */
     add((enum kernel)(MATMUL + WEIGHT_BF16), 576, 256, 16, 0);       /* with cache type bf16 */

@@ -157,9 +157,19 @@ static void check_matmul(enum weight_type type, size_t K, size_t rows, size_t T,
     }
 }
 
-static void check_fma_rows(enum weight_type type, size_t rows, size_t cols, size_t T, enum kind kind)
+/* y before the kernel runs: what no kernel writes, or the sums that fma_rows_onto continues */
+static void fill_sums(float *y, size_t n, const float *sums)
 {
-    enum kernel kernel = (enum kernel)(FMA_ROWS + type);
+    if (sums)
+        memcpy(y, sums, n * sizeof *y);
+    else
+        fill_canary(y, n);
+}
+
+/* fma_rows, or fma_rows_onto */
+static void check_rows_kernel(enum kernel kernel, enum weight_type type, size_t rows, size_t cols, size_t T, enum kind kind)
+{
+    int onto = kernel >= FMA_ROWS_ONTO;
     if (!wanted(kernel))
         return;
     struct weight_view w = random_view(type, rows, cols, kind);
@@ -171,16 +181,25 @@ static void check_fma_rows(enum weight_type type, size_t rows, size_t cols, size
     char what[160];
     snprintf(what, sizeof what, "rows=%zu columns %zu..%zu of %zu T=%zu stride=%zu ldy=%zu %s", rows, c0, c1, cols, T,
              w.stride, ldy, kind_names[kind]);
-    fill_canary(want, size);
-    kernels_scalar.fma_rows[type](want, ldy, &w, c0, c1, x, ldx, T, kernel_scratch());
+    float *sums = onto ? ending_at_a_page(SLOT_X2, size * sizeof *sums, 0) : NULL;
+    if (onto)
+        random_numbers(sums, WEIGHT_F32, kind, size);
+    fill_sums(want, size, sums);
+    (onto ? kernels_scalar.fma_rows_onto : kernels_scalar.fma_rows)[type](want, ldy, &w, c0, c1, x, ldx, T, kernel_scratch());
     for (const struct kernels *k = next_table(NULL); k; k = next_table(k)) {
-        fill_canary(got, size);
+        fill_sums(got, size, sums);
         about_to_run(kernel, k, what);
         begin_ahead(&w);
-        k->fma_rows[type](got, ldy, &w, c0, c1, x, ldx, T, kernel_scratch());
+        (onto ? k->fma_rows_onto : k->fma_rows)[type](got, ldy, &w, c0, c1, x, ldx, T, kernel_scratch());
         same_bits(kernel, k, what, got, want, size);
         check_ahead(kernel, k, what, &w);
     }
+}
+
+static void check_fma_rows(enum weight_type type, size_t rows, size_t cols, size_t T, enum kind kind)
+{
+    check_rows_kernel((enum kernel)(FMA_ROWS + type), type, rows, cols, T, kind);
+    check_rows_kernel((enum kernel)(FMA_ROWS_ONTO + type), type, rows, cols, T, kind);
 }
 
 /* Weights of 4 bits times narrow vectors, rounded to BF16 or not. */

@@ -235,12 +235,12 @@ static float store_weight(enum weight_type type, unsigned char *at, float scale,
 }
 
 /* Rows of codes of 4 bits, a group longer than they need to be. */
-static struct matrix random_i4_matrix(size_t rows, size_t cols, uint64_t *seed)
+static struct stored_matrix random_i4_matrix(size_t rows, size_t cols, uint64_t *seed)
 {
     size_t stride = packed_length(cols) + 32, count = rows * stride;
     unsigned char *codes = guarded(count / 2 + 1);
     uint16_t *scale = guarded(count / 32 * sizeof *scale + sizeof *scale);
-    struct matrix m = {.view = {.type = WEIGHT_I4, .data = codes, .group_scale = scale, .rows = rows, .cols = cols, .stride = stride}};
+    struct stored_matrix m = {.view = {.type = WEIGHT_I4, .data = codes, .group_scale = scale, .rows = rows, .cols = cols, .stride = stride}};
     m.value = guarded_floats(rows * cols);
     for (size_t i = 0; i < count; i++)
         codes[i / 2] = (unsigned char)(i % 2 ? codes[i / 2] | (next_random(seed) & 15) << 4 : next_random(seed) & 15);
@@ -258,10 +258,10 @@ static struct matrix random_i4_matrix(size_t rows, size_t cols, uint64_t *seed)
 }
 
 /* The same with codes of E2M1, as NVFP4 or as MXFP4. */
-static struct matrix random_f4_matrix(size_t rows, size_t cols, uint64_t *seed)
+static struct stored_matrix random_f4_matrix(size_t rows, size_t cols, uint64_t *seed)
 {
     static const double numbers[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
-    struct matrix m = random_i4_matrix(rows, cols, seed);
+    struct stored_matrix m = random_i4_matrix(rows, cols, seed);
     struct weight_view *w = &m.view;
     int mx = (int)(next_random(seed) & 1);
     w->type = WEIGHT_F4;
@@ -284,14 +284,14 @@ static struct matrix random_f4_matrix(size_t rows, size_t cols, uint64_t *seed)
     return m;
 }
 
-struct matrix random_matrix(enum weight_type type, size_t rows, size_t cols, uint64_t *seed)
+struct stored_matrix random_matrix(enum weight_type type, size_t rows, size_t cols, uint64_t *seed)
 {
     static const size_t sizes[WEIGHT_TYPES] = {4, 2, 2, 1, 0, 0, 1};
     if (type == WEIGHT_I4)
         return random_i4_matrix(rows, cols, seed);
     if (type == WEIGHT_F4)
         return random_f4_matrix(rows, cols, seed);
-    struct matrix m = {.view = {.type = type, .rows = rows, .cols = cols, .stride = cols + 3}};
+    struct stored_matrix m = {.view = {.type = type, .rows = rows, .cols = cols, .stride = cols + 3}};
     size_t block_rows = 5, block_cols = 64, scale_row = 2, scale_col = 32, size = sizes[type];
     size_t scale_stride = (cols + scale_col + block_cols - 1) / block_cols + 1;
     unsigned char *data = guarded(((rows ? rows - 1 : 0) * m.view.stride + cols) * size + 1);
@@ -400,6 +400,13 @@ static void spy_fma_rows(float *y, size_t ldy, const struct weight_view *w, size
     spy.real->fma_rows[w->type](y, ldy, w, c0, c1, x, ldx, T, scratch);
 }
 
+static void spy_fma_rows_onto(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1, const float *x,
+                              size_t ldx, size_t T, void *scratch)
+{
+    spy_on_caller();
+    spy.real->fma_rows_onto[w->type](y, ldy, w, c0, c1, x, ldx, T, scratch);
+}
+
 struct kernels spy_begin(const struct kernels *real)
 {
     struct kernels k = *real;
@@ -411,6 +418,7 @@ struct kernels spy_begin(const struct kernels *real)
     for (size_t i = 0; i < WEIGHT_TYPES; i++) {
         k.matmul[i] = spy_matmul;
         k.fma_rows[i] = spy_fma_rows;
+        k.fma_rows_onto[i] = spy_fma_rows_onto;
     }
     return k;
 }

@@ -116,12 +116,12 @@ float contract_softmax_block(float *p, const float *s, size_t n, float *sum);
 /* A stored matrix. value [rows, cols] has its weights as f32; the code that computes them shares no code with the
  * engine's decoders. In `view` the rows have gaps between them, and the data begins at an odd address. An F8 matrix
  * also begins inside a block of weights that share a scale. */
-struct matrix {
+struct stored_matrix {
     struct weight_view view;
     float *value;
 };
 
-struct matrix random_matrix(enum weight_type type, size_t rows, size_t cols, uint64_t *seed);
+struct stored_matrix random_matrix(enum weight_type type, size_t rows, size_t cols, uint64_t *seed);
 
 /* ---- a table that records its callers ----
  *

@@ -16,7 +16,7 @@ static enum kv_type cache_type;   /* how the operator's rows are stored */
  * rounded. */
 struct problem {
     struct attention a;
-    struct matrix kv_b;
+    struct stored_matrix kv_b;
     size_t S, context;
     float *q;
     struct timeline *seen; /* [S] */

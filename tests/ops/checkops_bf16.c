@@ -6,9 +6,9 @@
 #include "ops/linear.h"
 
 /* A matrix of BF16 numbers, these, again and again. */
-static struct matrix matrix_of(const float *numbers, size_t count, size_t rows, size_t cols)
+static struct stored_matrix matrix_of(const float *numbers, size_t count, size_t rows, size_t cols)
 {
-    struct matrix m = {.view = {.type = WEIGHT_BF16, .rows = rows, .cols = cols, .stride = cols}};
+    struct stored_matrix m = {.view = {.type = WEIGHT_BF16, .rows = rows, .cols = cols, .stride = cols}};
     unsigned char *data = guarded(rows * cols * 2);
     m.value = guarded_floats(rows * cols);
     for (size_t i = 0; i < rows * cols; i++) {
@@ -21,7 +21,7 @@ static struct matrix matrix_of(const float *numbers, size_t count, size_t rows, 
     return m;
 }
 
-static float *contract(const float *x, const struct matrix *w, size_t S)
+static float *contract(const float *x, const struct stored_matrix *w, size_t S)
 {
     size_t N = w->view.rows, K = w->view.cols;
     float *y = guarded_floats(S * N), *taken = guarded_floats(K);
@@ -33,7 +33,7 @@ static float *contract(const float *x, const struct matrix *w, size_t S)
     return y;
 }
 
-static float *run_linear(const struct kernels *k, int threads, const float *x, const struct matrix *w, size_t S)
+static float *run_linear(const struct kernels *k, int threads, const float *x, const struct stored_matrix *w, size_t S)
 {
     size_t N = w->view.rows, K = w->view.cols;
     struct op_ctx cx = context_of(k, threads, op_linear_scratch(S, K));
@@ -52,7 +52,7 @@ static const float edges[] = {0x1.01p0f,      0x1.03p0f,    -0x1.01p0f,   0x1.01
 TEST(linear_in_bf16_takes_the_nearest_number_ties_to_even_and_nothing_below_2_to_the_minus_56)
 {
     float one = 1.0f;
-    struct matrix w = matrix_of(&one, 1, 1, 1);
+    struct stored_matrix w = matrix_of(&one, 1, 1, 1);
     in_bf16 = 1;
     FOR_EACH_TABLE(k)
         for (size_t i = 0; i < COUNT(edges); i++) {
@@ -76,7 +76,7 @@ TEST(linear_in_bf16_keeps_the_bits_of_weights_however_small)
     size_t N = 70, K = 45;
     in_bf16 = 1;
     for (int tiny = 0; tiny < 2; tiny++) {
-        struct matrix w = tiny ? matrix_of(mixed, COUNT(mixed), N, K) : matrix_of(ordinary, COUNT(ordinary), N, K);
+        struct stored_matrix w = tiny ? matrix_of(mixed, COUNT(mixed), N, K) : matrix_of(ordinary, COUNT(ordinary), N, K);
         float *x = random_floats(40 * K, &seed);
         for (size_t i = 0; i < 40 * K; i++)
             x[i] *= i % 3 ? 0x1p-30f : 0x1p-54f;
@@ -102,7 +102,7 @@ TEST(linear_in_bf16_learns_of_a_matrix_what_holds_for_all_its_rows)
     size_t N = 200, K = 333, S = 3;
     in_bf16 = 1;
     for (size_t at = 0; at < 4; at++) { /* nowhere, in the first row, the last, in between: in other threads' parts */
-        struct matrix w = random_matrix(WEIGHT_BF16, N, K, &seed);
+        struct stored_matrix w = random_matrix(WEIGHT_BF16, N, K, &seed);
         size_t row = at == 1 ? 0 : at == 2 ? N - 1 : 101, col = at == 2 ? K - 1 : 40;
         uint16_t tiny = 1; /* 2^-133 */
         if (at) {
@@ -137,7 +137,7 @@ TEST(linear_exact_rounds_nothing)
     uint64_t seed = 3;
     size_t N = 40, K = 77, S = 5;
     for (int type = 0; type < WEIGHT_TYPES; type++) {
-        struct matrix w = random_matrix((enum weight_type)type, N, K, &seed);
+        struct stored_matrix w = random_matrix((enum weight_type)type, N, K, &seed);
         float *x = random_floats(S * K, &seed);
         in_bf16 = 0;
         float *want = run_linear(scalar_table(), 1, x, &w, S);
@@ -162,7 +162,7 @@ TEST(layers_of_one_x_have_the_bits_of_each_alone)
     size_t K = 100, S = 7;
     for (in_bf16 = 0; in_bf16 < 2; in_bf16++)
         FOR_EACH_TABLE(k) {
-            struct matrix w[OP_LINEAR_MOST];
+            struct stored_matrix w[OP_LINEAR_MOST];
             struct linear layers[OP_LINEAR_MOST];
             float *x = random_floats(S * K, &seed);
             for (size_t i = 0; i < OP_LINEAR_MOST; i++) {

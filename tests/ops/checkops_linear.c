@@ -10,7 +10,7 @@
 
 /* ---- linear ---- */
 
-static float *run_linear(const struct kernels *k, int threads, const float *x, const struct matrix *w, size_t S)
+static float *run_linear(const struct kernels *k, int threads, const float *x, const struct stored_matrix *w, size_t S)
 {
     size_t N = w->view.rows, K = w->view.cols;
     struct op_ctx cx = context_of(k, threads, op_linear_scratch(S, K));
@@ -29,7 +29,7 @@ TEST(linear_is_rule_1_bit_for_bit)
     FOR_EACH_TYPE(type)
         for (size_t i = 0; i < COUNT(dot_lengths); i++) {
             size_t K = dot_lengths[i], N = 19, S = 3, mark = guard_count;
-            struct matrix w = random_matrix((enum weight_type)type, N, K, &seed);
+            struct stored_matrix w = random_matrix((enum weight_type)type, N, K, &seed);
             float *x = random_floats(S * K, &seed), *want = guarded_floats(S * N), taken[2100];
             for (size_t s = 0; s < S; s++)
                 for (size_t n = 0; n < N; n++) {
@@ -49,7 +49,7 @@ TEST(linear_is_within_its_bound_of_the_formula)
     for (int type = 0; type < WEIGHT_TYPES; type++)
         for (size_t i = 0; i < COUNT(dot_lengths); i++) {
             size_t K = dot_lengths[i], N = 5, S = 2, mark = guard_count;
-            struct matrix w = random_matrix((enum weight_type)type, N, K, &seed);
+            struct stored_matrix w = random_matrix((enum weight_type)type, N, K, &seed);
             float *x = random_floats(S * K, &seed);
             FOR_EACH_TABLE(k) {
                 float *y = run_linear(k, 1, x, &w, S);
@@ -73,7 +73,7 @@ TEST(linear_row_has_the_same_bits_alone_and_among_any_others)
     uint64_t seed = 3;
     size_t N = 315, K = 325;
     FOR_EACH_TYPE(type) {
-        struct matrix w = random_matrix((enum weight_type)type, N, K, &seed);
+        struct stored_matrix w = random_matrix((enum weight_type)type, N, K, &seed);
         float *x = random_floats(64 * K, &seed), *alone = guarded_floats(64 * N);
         size_t mark = guard_count;
         for (size_t s = 0; s < 64; s++) {
@@ -95,7 +95,7 @@ TEST(linear_runs_on_as_many_threads_as_it_is_given)
 {
     uint64_t seed = 4;
     size_t N = 320, K = 320;
-    struct matrix w = random_matrix(WEIGHT_BF16, N, K, &seed);
+    struct stored_matrix w = random_matrix(WEIGHT_BF16, N, K, &seed);
     float *x = random_floats(K, &seed), *want = run_linear(scalar_table(), 1, x, &w, 1);
     FOR_EACH_TABLE(real)
         for (int threads = 1; threads <= 3; threads++) {
@@ -109,7 +109,7 @@ TEST(linear_runs_on_as_many_threads_as_it_is_given)
 TEST(linear_with_little_work_stays_on_the_callers_thread)
 {
     uint64_t seed = 5;
-    struct matrix w = random_matrix(WEIGHT_F32, 64, 64, &seed);
+    struct stored_matrix w = random_matrix(WEIGHT_F32, 64, 64, &seed);
     struct kernels k = spy_begin(scalar_table());
     run_linear(&k, 3, random_floats(64, &seed), &w, 1);
     check_threads_ran(1);
@@ -120,7 +120,7 @@ TEST(linear_computes_in_the_default_environment_whatever_the_caller_has_set)
 {
     uint64_t seed = 6;
     size_t N = 320, K = 320;
-    struct matrix w = random_matrix(WEIGHT_F32, N, K, &seed);
+    struct stored_matrix w = random_matrix(WEIGHT_F32, N, K, &seed);
     float *x = random_floats(K, &seed), *y = NULL;
     for (size_t k = 0; k < K; k++)
         x[k] = k % 2 ? x[k] * 0x1p-130f : x[k] * 0x1p-110f;
@@ -140,7 +140,7 @@ TEST(linear_does_not_trust_the_padding_of_a_packed_x)
     for (int type = 0; type < WEIGHT_TYPES; type++)
         for (size_t i = 0; i < COUNT(lengths); i++) {
             size_t K = lengths[i], ld = packed_length(K), N = 9, S = 2, mark = guard_count;
-            struct matrix w = random_matrix((enum weight_type)type, N, K, &seed);
+            struct stored_matrix w = random_matrix((enum weight_type)type, N, K, &seed);
             float *x = random_floats(S * K, &seed), *packed = guarded_floats(S * ld);
             FOR_EACH_TABLE(k) {
                 float *want = run_linear(k, 1, x, &w, S), *y = guarded_floats(S * N);
@@ -162,7 +162,7 @@ TEST(linear_carries_nan_and_infinity_to_the_rows_that_have_them)
 {
     uint64_t seed = 8;
     size_t N = 20, K = 70, S = 3;
-    struct matrix w = random_matrix(WEIGHT_F32, N, K, &seed);
+    struct stored_matrix w = random_matrix(WEIGHT_F32, N, K, &seed);
     float *x = random_floats(S * K, &seed), *want = guarded_floats(S * N);
     x[K + 66] = NAN;
     x[2 * K + 3] = INFINITY;
@@ -291,7 +291,7 @@ TEST(embed_widens_exactly_the_rows_it_is_asked_for)
     static const int32_t tok[7] = {3, 0, 10, 10, 7, 3, 1};
     for (int type = 0; type < WEIGHT_TYPES; type++) {
         size_t D = 77, ld = D + 3;
-        struct matrix w = random_matrix((enum weight_type)type, 11, D, &seed);
+        struct stored_matrix w = random_matrix((enum weight_type)type, 11, D, &seed);
         for (size_t S = 1; S <= 7; S++) {
             float *y = guarded_floats((S - 1) * ld + D);
             CASE("embed %s S=%zu", type_names[type], S);
@@ -460,7 +460,7 @@ static void gathered_rows_are_the_rows_of_the_matrix(void **state)
     uint64_t seed = 77;
     (void)state;
     for (int type = 0; type < WEIGHT_TYPES; type++) {
-        struct matrix m = random_matrix((enum weight_type)type, 19, 70, &seed);
+        struct stored_matrix m = random_matrix((enum weight_type)type, 19, 70, &seed);
         CASE("gather of type %d", type);
         float *x = guarded_floats(COUNT(rows) * 70 + 70), *row = x + COUNT(rows) * 70; /* large enough for every type */
         struct weight_view part = weight_rows(&m.view, 5, 14), copy = weight_gather(x, &part, rows, COUNT(rows), 5);

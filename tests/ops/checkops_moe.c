@@ -4,7 +4,7 @@
 #include "ops/mlp.h"
 
 struct layer { /* the three matrices of one feed-forward */
-    struct matrix gate, up, down;
+    struct stored_matrix gate, up, down;
 };
 
 static struct layer random_layer(enum weight_type gate, enum weight_type up, enum weight_type down, size_t d, size_t i,
@@ -368,7 +368,7 @@ TEST(moe_in_bf16_learns_which_matrix_has_a_tiny_weight)
         learns |= k->learns_magnitudes;
         struct mixture *m = random_mixture(NEVER_4, S, 3, d, 37, 50, &seed);
         unsigned char known[EXPERTS + 1][3] = {{0}};
-        struct matrix *up = &m->layers[3].up;
+        struct stored_matrix *up = &m->layers[3].up;
         memcpy((unsigned char *)(uintptr_t)up->view.data + (17 * up->view.stride + 8) * sizeof tiny, &tiny, sizeof tiny);
         up->value[17 * d + 8] = 0x1p-60f;
         for (size_t e = 0; e <= EXPERTS; e++) {
