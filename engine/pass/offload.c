@@ -48,10 +48,12 @@ static size_t layer_bytes(const struct kvpool *p) { return p->capacity * p->row 
 /* Gives the rows of the layers from `first` on a twin. If the device has no memory for them, attention of these layers stays on the CPU. */
 static int has_room(struct kvpool *p, struct device *d, size_t first)
 {
-    if (p->device)
-        return p->device == d;
+    if (p->device && p->first_on_device == first)
+        return 1;
     if (p->too_large)
         return 0;
+    offload_fetch_pool(p); /* another split was used before */
+    offload_close_pool(p);
     p->too_large = device_add(d, p->rows + first * layer_bytes(p), (p->layers - first) * layer_bytes(p)) != 0;
     p->device = p->too_large ? NULL : d;
     p->first_on_device = first;
