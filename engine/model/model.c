@@ -107,9 +107,12 @@ static int bind_matrix(struct binder *b, struct weight_view *w, const struct ten
 /* Counts the scales of codes of 4 bits, too. Those of FP8 and int8 matrices, less than 1 % of the bytes, are not counted. */
 static void count_stored(struct binder *b, const struct weight_view *w)
 {
-    size_t numbers = w->rows * w->cols;
-    size_t scales = w->type == WEIGHT_I4 ? numbers / QUANTISED_GROUP * sizeof(uint16_t) : w->type == WEIGHT_F4 ? numbers / w->group_size : 0;
-    b->m->stored_bytes += b->newest_bytes = weight_bytes(w) + scales;
+    b->newest_bytes = weight_bytes(w);
+    if (w->type == WEIGHT_I4)
+        b->newest_bytes += w->rows * w->cols / QUANTISED_GROUP * sizeof(uint16_t);
+    if (w->type == WEIGHT_F4)
+        b->newest_bytes += w->rows * w->cols / w->group_size;
+    b->m->stored_bytes += b->newest_bytes;
 }
 
 /* Binds this rank's share of a matrix, in units of `unit` rows. */
