@@ -127,6 +127,7 @@ LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o)
 REF_OBJ   := $(REF_SRC:%.c=$(BUILD)/%.o)
 TOOL_OBJ  := $(TOOL_SRC:%.c=$(BUILD)/%.o)
 
+.DEFAULT_GOAL := all
 .PHONY: all demo serve test test-all checkasm checkasm-bench golden asan ubsan fuzz layers fmt clean help deps
 all: $(BUILD)/verbatim $(BUILD)/libverbatim.so.0 $(BUILD)/sleef.ok $(MPIS:%=$(BUILD)/verbatim-%)
 
