@@ -123,7 +123,7 @@ void op_router_experts(int32_t *expert, const float *choice, const int32_t *kept
             expert[i++] = (int32_t)e;
 }
 
-static float normaliser(const struct router *r, float sum)
+float op_router_normaliser(const struct router *r, float sum)
 {
     if (r->normaliser == 2)
         return sum > 0x1p-14f ? sum : 0x1p-14f;
@@ -138,7 +138,7 @@ void op_router_weights(float *weight, const int32_t *expert, const float *s, con
         sum = sum + s[expert[i]];
     if (rounded)
         op_round_bf16(&sum, &sum, 1);
-    sum = normaliser(r, sum);
+    sum = op_router_normaliser(r, sum);
     for (size_t i = 0; i < r->chosen; i++) {
         float w = r->norm_topk_prob ? s[expert[i]] / sum : s[expert[i]];
         if (rounded)

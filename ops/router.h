@@ -66,5 +66,7 @@ void op_router_group_scores(float *scores, const float *choice, const struct rou
 void op_router_groups(int32_t *kept, const float *scores, const struct router *r);
 void op_router_experts(int32_t *expert, const float *choice, const int32_t *kept, const struct router *r, int32_t *state);
 void op_router_weights(float *weight, const int32_t *expert, const float *s, const struct router *r);
+/* Returns the divisor for norm_topk_prob from the sum of the chosen scores. */
+float op_router_normaliser(const struct router *r, float sum);
 
 #endif
