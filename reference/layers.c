@@ -60,12 +60,13 @@ double ref_sum_variance(double sum, double squares, size_t n)
 double ref_sum(struct reference_run *run, const double *a, size_t step_a, const double *b, size_t step_b, size_t n)
 {
     double sum = 0, squares = 0;
-    for (size_t i = 0; i < n; i++)
-        sum += a[i * step_a] * b[i * step_b];
+    for (size_t i = 0; i < n; i++) {
+        double product = a[i * step_a] * b[i * step_b];
+        sum += product;
+        squares += product * product;
+    }
     if (run->noise == 0)
         return sum;
-    for (size_t i = 0; i < n; i++)
-        squares += a[i * step_a] * b[i * step_b] * a[i * step_a] * b[i * step_b];
     return sum + ref_uniform(run) * sqrt(3 * ref_sum_variance(sum, squares, n)); /* 3: of a uniform number in [-1, 1), 1/3 */
 }
 

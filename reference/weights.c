@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define DECODED_ONCE ((size_t)1 << 22) /* weights; a model with no more is small: decoded, it takes 32 MB at most */
+
 /* -- decoding ----------------------------------------------------------------------------------------------------- */
 
 /* Returns 2^exponent, for an exponent from -1022 to 1023. Products with it are those of ldexp, which takes ten times as long. */
@@ -114,7 +116,7 @@ static double float_of_4_bits(const struct matrix *w, double code, size_t group)
     return w->divides ? (float)(code * (float)(scale / t)) : (float)(code * scale * t);
 }
 
-void ref_row(const struct matrix *w, int i, double *out)
+static void decode_row(const struct matrix *w, int i, double *out)
 {
     for (int j = 0; j < w->cols; j++)
         out[j] = element(w->tensor, (size_t)i * w->cols + j);
@@ -132,11 +134,32 @@ void ref_row(const struct matrix *w, int i, double *out)
         out[j] = (float)(out[j] * element(w->scale, (size_t)(i / w->block_rows) * blocks + j / w->block_cols));
 }
 
-void ref_quantised_row(const struct matrix *w, int i, double *out)
+static void decode_quantised_row(const struct matrix *w, int i, double *out)
 {
     for (int j = 0; j < w->cols; j++)
         out[j] = w->tensor_scale ? ref_scaled(w->tensor, (size_t)i * (size_t)w->cols + (size_t)j, element(w->tensor_scale, 0))
                                  : ref_quantised(w->tensor, (size_t)i * (size_t)w->cols + (size_t)j);
+}
+
+static void copy_decoded(const struct matrix *w, int i, double *out)
+{
+    memcpy(out, w->decoded + (size_t)i * (size_t)w->cols, (size_t)w->cols * sizeof *out);
+}
+
+void ref_row(const struct matrix *w, int i, double *out)
+{
+    if (w->decoded && !ref_is_quantised(w))
+        copy_decoded(w, i, out);
+    else
+        decode_row(w, i, out);
+}
+
+void ref_quantised_row(const struct matrix *w, int i, double *out)
+{
+    if (w->decoded)
+        copy_decoded(w, i, out);
+    else
+        decode_quantised_row(w, i, out);
 }
 
 int ref_is_finer(const struct matrix *w, double unit)
@@ -151,7 +174,42 @@ struct reference_binder { /* after the first failure, all further calls do nothi
     struct reference *r;
     vb_error *err;
     int rc;
+    size_t decoded, room; /* numbers used of r->decoded, and its size */
 };
+
+/* Takes memory for the decoded weights if the model is small. */
+static void make_room(struct reference_binder *b)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < checkpoint_count(b->r->checkpoint); i++) {
+        const struct tensor *t = checkpoint_at(b->r->checkpoint, i);
+        size_t numbers = 1;
+        for (int k = 0; k < t->ndim; k++)
+            numbers *= (size_t)t->shape[k];
+        if (numbers > DECODED_ONCE || (count += numbers) > DECODED_ONCE)
+            return;
+    }
+    if (!(b->r->decoded = vb_alloc(&b->r->allocator, count, sizeof *b->r->decoded)))
+        b->rc = vb_fail(b->err, VB_NO_MEMORY, "no memory for %zu decoded weights", count);
+    b->room = count;
+}
+
+/* Two matrices may be bound to one tensor. If there is no room for the second, its rows are decoded when they are needed. */
+static void decode(struct reference_binder *b, struct matrix *w)
+{
+    size_t rows = (size_t)w->rows, cols = (size_t)w->cols;
+    if (b->room - b->decoded < rows * cols)
+        return;
+    double *out = b->r->decoded + b->decoded;
+    for (size_t i = 0; i < rows; i++) {
+        if (ref_is_quantised(w))
+            decode_quantised_row(w, (int)i, out + i * cols);
+        else
+            decode_row(w, (int)i, out + i * cols);
+    }
+    b->decoded += rows * cols;
+    w->decoded = out;
+}
 
 /* Returns the tensor if it has the expected shape. A tensor with one dimension counts as one row. */
 static const struct tensor *find(struct reference_binder *b, const char *name, int rows, int cols)
@@ -267,6 +325,8 @@ static void bind_name(struct reference_binder *b, struct matrix *w, int rows, in
             b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32 or BF16", w->scale->file, scale_name,
                             w->scale->dtype_name);
     }
+    if (!b->rc)
+        decode(b, w);
 }
 
 /* Finds the matrix with the name `prefix` + `name`. */
@@ -425,6 +485,7 @@ int reference_open(struct reference **out, const char *dir, const vb_allocator *
         b.rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for the list of layers", dir);
         goto fail;
     }
+    make_room(&b);
     bind(&b, &r->embed, c->vocab_size, c->hidden_size, "model.", "embed_tokens.weight");
     for (int l = 0; l < c->num_hidden_layers; l++)
         bind_layer(&b, &r->layers[l], l);
@@ -456,6 +517,7 @@ void reference_close(struct reference *r)
         vb_free(&a, r->mtp[k].layer.experts);
     vb_free(&a, r->layers);
     vb_free(&a, r->mtp);
+    vb_free(&a, r->decoded);
     checkpoint_close(r->checkpoint);
     vb_free(&a, r);
 }

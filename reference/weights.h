@@ -1,7 +1,8 @@
 /* reference/weights.h -- decodes stored numbers, and lists where each tensor is used.
  *
  * The reference has decoders of its own, which follow the definition of each format and share no code with the engine.
- * Tensors are not copied: a row is decoded when it is needed. Shapes [rows, cols] use the letters of the table in
+ * A row is decoded when it is needed. The rows of a small model are decoded when it is opened, since a test or `diff` makes
+ * many passes over it. Shapes [rows, cols] use the letters of the table in
  * docs/SEMANTICS.md, but in upper case (kv_lora_rank is c there and C here). D is hidden_size, and W is the width of an
  * MLP. */
 #ifndef VB_REFERENCE_WEIGHTS_H
@@ -32,6 +33,8 @@ struct matrix {
     const struct tensor *tensor_scale; /* for NVFP4, maybe also in GGUF files: one number for the whole matrix; else NULL */
     int divides;                /* nonzero if scales are divided by it */
     int rows, cols, block_rows, block_cols;
+    const double *decoded;      /* [rows, cols] in a small model, else NULL: what ref_quantised_row returns if the tensor is
+                                   quantised, else what ref_row returns */
 };
 
 /* Sets out[j] = w[i,j] for j < cols. An F8_E4M3, I8 or I4 weight is code * scale, rounded to f32 once.
@@ -87,6 +90,7 @@ struct reference {
     vb_allocator allocator;
     struct config config;
     struct checkpoint *checkpoint;
+    double *decoded;                 /* the decoded matrices of a small model, else NULL */
     struct matrix embed, norm, head; /* [V, D], [D], [V, D] */
     struct reference_layer *layers;            /* [num_hidden_layers] */
     struct reference_mtp_module *mtp;          /* [num_nextn_predict_layers] */
