@@ -79,7 +79,7 @@ void device_attention(struct op_ctx *cx, float *y, const float *q, const struct 
                                   .ldq = ldq, .heads = a->heads, .nope = a->nope, .rope = a->rope, .latent = a->latent, .width = width_of(a),
                                   .columns = columns_of(a), .blocks = blocks_of(a->longest), .uk_stride = a->uk_stride, .layer = a->layer,
                                   .row_bytes = kv_row_bytes(&layout), .rope_at = kv_rope_at(&layout), .scale = a->scale, .cache = (int)a->cache,
-                                  .rounds = cx->bf16};
+                                  .rounds_q = cx->bf16, .rounds_o = cx->bf16 && !weight_is_quantised(a->w_uv.type)};
     q = device_at(cx->device, q);
     y = device_at(cx->device, y);
     for (size_t s = 0; s < S; s += most) {

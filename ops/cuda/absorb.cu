@@ -83,7 +83,7 @@ KERNEL(absorb)
         for (unsigned i = threadIdx.x; i < ABSORB_ROWS * STEP; i += THREADS_absorb) {
             size_t s = first + i / STEP, n = n0 + i % STEP;
             float x = i / STEP < rows && n < a.nope ? a.q[s * a.ldq + h * (a.nope + a.rope) + n] : 0.0f;
-            q[i] = a.rounds ? round_to_x(x) : x;
+            q[i] = a.rounds_q ? round_to_x(x) : x;
         }
         __syncthreads();
         if (j < a.latent)

@@ -245,7 +245,7 @@ KERNEL(join_blocks)
         }
     }
     o = o / L;
-    if (a.rounds) { /* as the input of W_uv */
+    if (a.rounds_o) { /* as the input of W_uv */
         o = round_to_bf16(o);
         o = magnitude(o) < (127u - 56) << 23 ? 0.0f : o;
     }

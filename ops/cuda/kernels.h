@@ -185,7 +185,8 @@ struct attention_args {
     float *o;                             /* [S, heads, columns] in natural order, padded with +0 */
     size_t S, ldq, heads, nope, rope, latent, width, columns, blocks, uk_stride, layer, row_bytes, rope_at;
     float scale;
-    int cache, rounds; /* enum device_cache; nonzero: precision bf16, so q_nope and o are rounded as inputs of linear layers */
+    int cache;              /* enum device_cache */
+    int rounds_q, rounds_o; /* nonzero: q_nope or o is rounded as the input of a linear layer in precision bf16 */
 };
 /* absorb: q_abs (unless W_uk is quantised: then it is in `query` already, in natural order) and q_rope. Blocks: columns / 512; heads; S / ABSORB_ROWS.
  * quantise_queries: a warp for each group. attention_scores: blocks * 256 / SCORE_TOKENS; heads / SCORE_HEADS; S. attention_values: blocks;

@@ -18,8 +18,7 @@ DEVICE float softmax_block(float *p, size_t p_step, const float *s, size_t s_ste
         float other = __shfl_xor_sync(ALL_LANES, m, h);
         m = other > m ? other : m;
     }
-    m = m + 0.0f;
-    __syncwarp(); /* all lanes have read s[0] before one of them writes p[0] */
+    m = m + 0.0f; /* after the exchanges, all lanes have read s[0]: one of them may write p[0] */
     for (size_t j = lane_of_sum(); j < n; j += 16) {
         float e = device_expf(s[j * s_step] - m);
         p[j * p_step] = e;

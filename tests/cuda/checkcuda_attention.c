@@ -4,7 +4,7 @@
 
 #define LAYERS 2
 #define LAYER 1
-#define LONGEST 600
+#define LONGEST 598
 #define SLOTS 1500
 #define MOST_QUERIES 9
 
@@ -22,7 +22,7 @@ struct caches {
 
 static size_t pool_bytes(const struct kv_layout *l) { return LAYERS * SLOTS * kv_row_bytes(l); }
 
-/* Numbers of all kinds in some cache rows, if `special` is set. */
+/* Makes a row have numbers of all kinds. */
 static void make_special(float *row, size_t width, uint64_t *seed)
 {
     static const float numbers[] = {INFINITY, -INFINITY, NAN, 0x1.8p127f, -0x1.8p127f, 0x1p-140f, -0.0f};
@@ -33,7 +33,7 @@ static void make_special(float *row, size_t width, uint64_t *seed)
         row[random_below(seed, width)] = numbers[kind - 1];
 }
 
-static struct caches make_caches(struct device *d, const struct kv_layout *l, const size_t *lengths, size_t S, int special, uint64_t *seed)
+static struct caches make_caches(struct device *d, const struct kv_layout *l, const size_t *lengths, size_t S, unsigned how, uint64_t *seed)
 {
     struct caches c = {.seen = guarded(S * sizeof *c.seen), .rows = guarded(S * sizeof *c.rows)};
     size_t row = kv_row_bytes(l), width = l->latent + l->rope, layer = SLOTS * row;
@@ -54,8 +54,8 @@ static struct caches make_caches(struct device *d, const struct kv_layout *l, co
         for (size_t j = 0; j < LONGEST; j++) {
             c.slots[i][j] = i == 1 ? (int32_t)(SLOTS - LONGEST + j) : free_slots[(i ? 0 : 700) + j]; /* the second sequence has its rows in a row */
             for (size_t k = 0; k < width; k++)
-                x[k] = random_float(seed);
-            if (special && random_below(seed, 40) == 0)
+                x[k] = random_float(seed) * (how & 4 ? 0x1p-56f : 1.0f);
+            if (how & 2 && random_below(seed, 40) == 0)
                 make_special(x, width, seed);
             if (i != 0 || c.slots[0][j] < SLOTS - LONGEST)
                 kv_row_write(scalar_table(), l, c.pool[i == 2] + LAYER * layer + (size_t)c.slots[i][j] * row, x);
@@ -101,7 +101,7 @@ static void compare(struct device *d, struct attention *a, const struct caches *
     device_remove(d, got), device_remove(d, cx.scratch);
 }
 
-/* how & 1: weights are aligned; how & 2: special numbers. */
+/* how & 1: weights are aligned; & 2: special numbers; & 4: tiny values; & 8: tiny queries. */
 static void check(struct device *d, struct shape h, int type, enum kv_type cache, const size_t *lengths, size_t S, unsigned how, uint64_t *seed)
 {
     size_t mark = guard_count, longest = 256, context = 0, unit = h.nope + h.value;
@@ -120,10 +120,13 @@ static void check(struct device *d, struct shape h, int type, enum kv_type cache
     while (longest < context)
         longest *= 2;
     a.longest = longest;
-    struct caches c = make_caches(d, &layout, lengths, S, how & 2, seed);
+    struct caches c = make_caches(d, &layout, lengths, S, how, seed);
     float *q = random_floats(nq, seed);
     if (how & 2)
         q[random_below(seed, nq)] = INFINITY;
+    for (size_t i = 0; how & 8 && i < nq; i++)
+        q[i] *= 0x1p-56f;
+    a.scale *= how & 8 ? 0x1p56f : 1.0f;
     with_twin(d, q, nq * sizeof *q);
     CASE("attention %s%s H=%zu/%zu n=%zu r=%zu v=%zu c=%zu S=%zu context=%zu cache=%d how=%u", type_names[type], in_bf16 ? " in bf16" : "", h.heads,
          attention_row_heads(&a), h.nope, h.rope, h.value, h.latent, S, context, (int)cache, how);
@@ -137,7 +140,7 @@ static void check(struct device *d, struct shape h, int type, enum kv_type cache
 TEST(attention_has_the_bits_of_the_cpu)
 {
     static const struct shape shapes[] = {{1, 0, 4, 2, 3, 8}, {5, 7, 11, 8, 13, 40}, {20, 20, 130, 6, 7, 70}, {2, 3, 3, 16, 5, 1030}, {17, 0, 32, 64, 32, 160}};
-    static const size_t lengths[] = {257, 1, 600, 255, 256, 33, 2, 512};
+    static const size_t lengths[] = {257, 1, 598, 255, 256, 33, 2, 512};
     uint64_t seed = 1;
     FOR_EACH_ORDER(d)
         for (size_t i = 0; i < COUNT(shapes); i++)
@@ -174,6 +177,98 @@ TEST(numbers_that_are_not_finite_have_the_bits_of_the_cpu)
                 check(d, shape, WEIGHT_F32, (enum kv_type)cache, lengths, COUNT(lengths), 2, &seed);
 }
 
+/* Blocks of Q8_0 with scales around 1/128. */
+static struct weight_view random_q8_0(struct device *d, size_t rows, size_t cols, uint64_t *seed)
+{
+    size_t bytes = rows * cols / 32 * 34;
+    unsigned char *data = guarded(bytes);
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = (unsigned char)(i % 34 == 1 ? 0x20 + random_below(seed, 2) : random_below(seed, 256));
+    return (struct weight_view){.type = WEIGHT_Q8_0, .data = with_twin(d, data, bytes), .rows = rows, .cols = cols, .stride = cols};
+}
+
+/* q_abs by rule 2 or by rule 1, y by rule 2 or by rule 1. */
+TEST(quantised_weights_have_the_bits_of_the_cpu)
+{
+    enum { H = 3, N = 64, R = 4, V = 6, C = 96, S = 5 };
+    static const size_t lengths[S] = {5, 300, 1, 2, 4};
+    uint64_t seed = 6;
+    FOR_EACH_ORDER(d)
+        for (unsigned how = 1; how < 8; how++) {
+            if (!(how & 3))
+                continue;
+            size_t mark = guard_count;
+            struct stored_matrix kv_b = random_matrix(WEIGHT_BF16, H * (N + V), C, &seed);
+            struct weight_view plain = on_device(d, &kv_b.view, 0, 0), uk = random_q8_0(d, H * C, N, &seed), uv = random_q8_0(d, H * V, C, &seed);
+            struct attention a = {.heads = H, .nope = N, .rope = R, .value = V, .latent = C, .scale = 0.05f, .layer = LAYER, .longest = 512,
+                                  .cache = how & 1 ? KV_F32 : KV_Q8, .uk_transposed = how & 1};
+            a.w_uk = how & 1 ? uk : plain, a.uk_stride = how & 1 ? C : N + V;
+            a.w_uv = how & 2 ? uv : weight_rows(&plain, N, plain.rows - N), a.uv_stride = how & 2 ? V : N + V;
+            in_bf16 = how & 4 ? 1 : 0;
+            struct kv_layout layout = attention_rows(&a);
+            struct caches c = make_caches(d, &layout, lengths, S, 0, &seed);
+            float *q = with_twin(d, random_floats(S * H * (N + R), &seed), S * H * (N + R) * sizeof(float));
+            CASE("attention with quantised weights, how=%u", how);
+            compare(d, &a, &c, q, S, 300);
+            forget(d, &c);
+            device_remove(d, q), device_remove(d, uk.data), device_remove(d, uv.data);
+            without_twin(d, &plain, 0);
+            release_to(mark);
+        }
+    in_bf16 = 0;
+}
+
+/* Precision bf16 takes them for 0 where they are inputs of linear layers. */
+TEST(tiny_numbers_have_the_bits_of_the_cpu)
+{
+    static const struct shape shape = {4, 0, 8, 8, 5, 32};
+    static const size_t lengths[] = {2, 3, 1};
+    uint64_t seed = 4;
+    FOR_EACH_ORDER(d)
+        for (in_bf16 = 0; in_bf16 < 2; in_bf16++)
+            for (unsigned how = 4; how <= 8; how += 4)
+                check(d, shape, WEIGHT_BF16, KV_F32, lengths, COUNT(lengths), how, &seed);
+    in_bf16 = 0;
+}
+
+/* One query over more than 128 blocks, and more queries than the scratch holds at once. Many slots are the same. */
+TEST(long_timelines_and_many_queries_have_the_bits_of_the_cpu)
+{
+    enum { LENGTH = 33100, S = 12, ROWS = 5000 };
+    uint64_t seed = 5;
+    FOR_EACH_ORDER(d)
+        for (int many = 0; many < (order_ ? 1 : 2); many++) {
+            size_t mark = guard_count, H = many ? 20 : 1, count = many ? S : 1;
+            struct stored_matrix kv_b = random_matrix(WEIGHT_F32, H * 7, 8, &seed);
+            struct weight_view w = on_device(d, &kv_b.view, 0, 0);
+            struct attention a = {.heads = H, .nope = 4, .rope = 2, .value = 3, .latent = 8, .scale = 2.0f, .longest = 65536, .w_uk = w,
+                                  .w_uv = weight_rows(&w, 4, w.rows - 4), .uk_stride = 7, .uv_stride = 7};
+            struct kv_layout layout = attention_rows(&a);
+            size_t row = kv_row_bytes(&layout), slot_bytes = LENGTH * sizeof(int32_t);
+            struct caches c = {.seen = guarded(count * sizeof *c.seen), .rows = guarded(count * sizeof *c.rows)};
+            char *rows = guarded(ROWS * row);
+            int32_t *slots = guarded(slot_bytes);
+            const float *numbers = random_floats(ROWS * 10, &seed);
+            for (size_t i = 0; i < ROWS; i++)
+                kv_row_write(scalar_table(), &layout, rows + i * row, numbers + i * 10);
+            for (size_t j = 0; j < LENGTH; j++)
+                slots[j] = (int32_t)random_below(&seed, ROWS);
+            with_twin(d, rows, ROWS * row), with_twin(d, slots, slot_bytes);
+            for (size_t s = 0; s < count; s++) {
+                uint32_t length = many ? (uint32_t)s % 3 + 1 : LENGTH;
+                c.seen[s] = (struct timeline){rows, slots, length};
+                c.rows[s] = (struct device_row){.rows = device_at(d, rows), .slots = device_at(d, slots), .length = length};
+            }
+            with_twin(d, c.rows, count * sizeof *c.rows);
+            float *q = with_twin(d, random_floats(count * H * 6, &seed), count * H * 6 * sizeof(float));
+            CASE("attention of %zu queries with %zu heads", count, H);
+            compare(d, &a, &c, q, count, LENGTH);
+            device_remove(d, rows), device_remove(d, slots), device_remove(d, c.rows), device_remove(d, q);
+            without_twin(d, &w, 0);
+            release_to(mark);
+        }
+}
+
 /* Queries beyond what the scratch holds at once are computed later; scratch for a longer context is enough for a shorter one. */
 TEST(scratch_does_not_grow_with_a_long_prefill)
 {
@@ -191,6 +286,9 @@ int main(void)
         cmocka_unit_test_teardown(attention_has_the_bits_of_the_cpu, release_all),
         cmocka_unit_test_teardown(weights_of_every_type_have_the_bits_of_the_cpu, release_all),
         cmocka_unit_test_teardown(numbers_that_are_not_finite_have_the_bits_of_the_cpu, release_all),
+        cmocka_unit_test_teardown(quantised_weights_have_the_bits_of_the_cpu, release_all),
+        cmocka_unit_test_teardown(tiny_numbers_have_the_bits_of_the_cpu, release_all),
+        cmocka_unit_test_teardown(long_timelines_and_many_queries_have_the_bits_of_the_cpu, release_all),
         cmocka_unit_test(scratch_does_not_grow_with_a_long_prefill),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
