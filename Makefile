@@ -101,7 +101,7 @@ mpi_links = $(shell pkg-config --exists $(PC_OF_$1) 2>/dev/null && echo 'int mai
               $(CC) $(CFLAGS) -include mpi.h -x c -o /dev/null - $$(pkg-config --cflags --libs $(PC_OF_$1)) 2>/dev/null && echo $1)
 MPIS    := $(if $(filter no,$(MPI)),,$(foreach m,mpi mpich,$(call mpi_links,$m)))
 
-# `make CUDA=yes` compiles the kernels for GPUs with nvcc, into one fatbin that becomes a part of the library. It has code for each kind of GPU from
+# `make CUDA=yes` compiles the kernels for GPUs with nvcc, into one fatbin that becomes a part of the library. Names of a file's own are in a namespace. It has code for each kind of GPU from
 # sm_80 on that this nvcc knows, and PTX for the others. Nothing of CUDA is linked. Arithmetic: docs/ARITHMETIC.md, "On a GPU".
 NVCC       ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc) nvcc)
 NVCC_FLAGS := -I. -std=c++17 -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true
@@ -110,10 +110,11 @@ CUDA_SRC   := $(wildcard ops/cuda/*.cu)
 FATBIN     := $(BUILD)/ops/cuda/kernels.fatbin
 $(BUILD)/ops/cuda/kernels.cu: $(CUDA_SRC) $(wildcard ops/cuda/*.h) Makefile
 	@mkdir -p $(@D)
-	$(Q)printf '#include "%s"\n' $(CUDA_SRC) >$@
+	$(Q){ printf '#include "%s"\n' $(filter-out %/device.h %/driver.h,$(wildcard ops/cuda/*.h)); \
+	    for f in $(basename $(notdir $(CUDA_SRC))); do printf 'namespace file_%s {\n#include "ops/cuda/%s.cu"\n}\n' $$f $$f; done; } >$@
 $(FATBIN): $(BUILD)/ops/cuda/kernels.cu
 	$(call say,NVCC $@)
-	$(Q)$(NVCC) $(NVCC_FLAGS) -fatbin $(foreach c,$(GPU_CODES),-gencode arch=compute_$(c:sm_%=%)$(comma)code=$(c)) \
+	$(Q)$(NVCC) $(NVCC_FLAGS) --threads 0 -fatbin $(foreach c,$(GPU_CODES),-gencode arch=compute_$(c:sm_%=%)$(comma)code=$(c)) \
 	    -gencode arch=compute_75$(comma)code=compute_75 -o $@ $<
 ifeq ($(CUDA),yes)
 $(BUILD)/ops/cuda/image.o: $(FATBIN)
