@@ -82,33 +82,46 @@ struct matmul_part device_part(struct device *d, const struct weight_view *w, fl
     return part;
 }
 
-/* Starts one kernel for all parts, which follow the same rule. */
-static void start(struct device *d, struct matmul_args *args, size_t parts, int quantised)
+/* The kernels linear1, ..., linear8, and quantised1, ..., quantised4. */
+static const size_t tile_rows[] = {1, 2, 4, 8};
+
+size_t device_tile_rows(size_t S, int quantised)
 {
-    static const size_t sizes[] = {1, 2, 4, 8};
-    size_t i = 0, last = quantised ? 2 : 3, blocks = 0, warps = (quantised ? THREADS_quantised1 : THREADS_linear1) / 32;
-    while (i < last && sizes[i] < args->S)
+    size_t i = 0, last = quantised ? 2 : 3;
+    while (i < last && tile_rows[i] < S)
         i++;
-    size_t rows = quantised ? QUANTISED_ROWS : 4 * LINEAR_ROWS(sizes[i]);
+    return tile_rows[i];
+}
+
+/* Starts the kernel for tiles of T rows, for all parts, which follow the same rule. */
+static void start(struct device *d, struct matmul_args *args, size_t parts, int quantised, size_t T, size_t tiles)
+{
+    size_t i = 0, blocks = 0, warps = (quantised ? THREADS_quantised1 : THREADS_linear1) / 32, rows = quantised ? QUANTISED_ROWS : 4 * LINEAR_ROWS(T);
+    while (tile_rows[i] < T)
+        i++;
     for (size_t p = 0; p < parts; p++) {
         const struct weight_view *w = &args->part[p].w;
         size_t sums = divide_up(w->cols, DOT_BLOCK), side = sums && sums < warps ? warps / sums : 1, some = divide_up(w->rows, side * rows);
         args->part[p].side = (unsigned)side;
         blocks = some > blocks ? some : blocks;
     }
-    device_launch(d, (quantised ? KERNEL_quantised1 : KERNEL_linear1) + i, blocks, divide_up(args->S, sizes[i]), args->heads ? args->heads : parts, args,
-                  sizeof *args);
+    device_launch(d, (quantised ? KERNEL_quantised1 : KERNEL_linear1) + i, blocks, tiles, args->heads ? args->heads : parts, args, sizeof *args);
 }
 
-void device_multiply(struct device *d, const struct matmul_part *parts, size_t count, const struct device_x *x)
+void device_multiply(struct device *d, const struct matmul_part *parts, size_t count, const struct device_x *x, const struct device_tiles *tiles)
 {
     for (int quantised = 0; quantised < 2; quantised++) {
         struct matmul_args args = {.x = x->rows, .groups = x->groups, .ldx = quantised ? x->K / QUANTISED_GROUP : x->K, .S = x->S};
-        size_t some = 0;
+        size_t some = 0, T = tiles ? tiles->rows : device_tile_rows(x->S, quantised);
         for (size_t i = 0; i < count; i++)
             if (weight_is_quantised(parts[i].w.type) == quantised)
                 args.part[some++] = parts[i];
-        start(d, &args, some, quantised);
+        if (tiles) {
+            args.tiles = tiles->list;
+            args.x_row = tiles->x_row;
+            args.expert_step = tiles->expert_step;
+        }
+        start(d, &args, some, quantised, T, tiles ? tiles->count : divide_up(x->S, T));
     }
 }
 
@@ -122,7 +135,7 @@ void device_linears(struct op_ctx *cx, const struct linear *layers, size_t count
         parts[i] = device_part(cx->device, layers[i].w, device_at(cx->device, layers[i].y), layers[i].ldy ? layers[i].ldy : layers[i].w->rows);
     }
     struct device_x converted = device_convert(cx, forms, x, S, layers->w->cols);
-    device_multiply(cx->device, parts, count, &converted);
+    device_multiply(cx->device, parts, count, &converted, NULL);
     op_give(cx, mark);
 }
 
@@ -141,6 +154,7 @@ void device_linear_heads(struct op_ctx *cx, const struct device_heads *p, size_t
         args.ldx = p->heads * groups;
         args.x_step = groups;
     }
-    start(cx->device, &args, 1, quantised);
+    size_t T = device_tile_rows(S, quantised);
+    start(cx->device, &args, 1, quantised, T, divide_up(S, T));
     op_give(cx, mark);
 }

@@ -46,7 +46,16 @@ unsigned device_form(const struct op_ctx *cx, const struct weight_view *w);
 struct device_x device_convert(struct op_ctx *cx, unsigned forms, const float *x, size_t S, size_t K);
 /* y is an address of the device. */
 struct matmul_part device_part(struct device *d, const struct weight_view *w, float *y, size_t ldy);
-/* Multiplies at most MATMUL_PARTS matrices by x. */
-void device_multiply(struct device *d, const struct matmul_part *parts, size_t count, const struct device_x *x);
+/* The number of rows of x in a tile, if x has S rows. */
+size_t device_tile_rows(size_t S, int quantised);
+/* Tiles of experts: matmul_args explains the list. */
+struct device_tiles {
+    const struct expert_tile *list;
+    const int32_t *x_row;
+    size_t rows, count; /* rows: of a tile, a number that device_tile_rows returns for the matrices */
+    size_t expert_step;
+};
+/* Multiplies at most MATMUL_PARTS matrices by x. `tiles` is NULL, or the parts have experts. */
+void device_multiply(struct device *d, const struct matmul_part *parts, size_t count, const struct device_x *x, const struct device_tiles *tiles);
 
 #endif

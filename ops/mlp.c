@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ops/linear.h"
+#include "ops/mlp_device.h"
 
 /* A group of rows that go through the same three matrices: all rows of a dense layer or of the shared expert, or the rows
  * of one expert. */
@@ -157,6 +158,10 @@ size_t op_mlp_scratch(size_t S, size_t d, size_t intermediate)
 
 void op_mlp(struct op_ctx *cx, float *y, const float *x, const struct mlp_weights *w, size_t S)
 {
+    if (cx->device) {
+        device_mlp(cx, y, x, w, S);
+        return;
+    }
     size_t mark = op_mark(cx), d = w->gate->cols;
     struct bundle all = {.w = *w, .count = S, .y = y};
     all.x = op_take_packed(cx, forms_of_x(cx, &all), S, d);
@@ -241,6 +246,10 @@ static void combine(void *arg, size_t first, size_t count)
 void op_moe_sum(const struct op_ctx *cx, float *y, const float *out, const float *weight, const float *shared, size_t chosen, size_t S,
                 size_t d)
 {
+    if (cx->device) {
+        device_moe_sum(cx, y, out, weight, shared, chosen, S, d);
+        return;
+    }
     struct moe_weights w = {.chosen = chosen};
     struct moe_pass p = {.cx = cx, .w = &w, .weight = weight, .d = d, .own = {0, d}, .shared = shared, .out = out, .y = y};
     combine(&p, 0, S);
@@ -271,6 +280,10 @@ static void show_outputs(const struct moe_pass *p, float *out, float *shared, co
 void op_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expert, const float *weight,
             const struct moe_weights *w, size_t S)
 {
+    if (cx->device) {
+        device_moe(cx, y, x, expert, weight, w, S);
+        return;
+    }
     size_t mark = op_mark(cx), pairs = S * w->chosen;
     struct bundle *bundles = (struct bundle *)(void *)op_take(cx, (w->experts + 1) * sizeof(struct bundle) / sizeof(float));
     int32_t *place = (int32_t *)(void *)op_take(cx, pairs), *next = (int32_t *)(void *)op_take(cx, w->experts);

@@ -37,7 +37,10 @@
     X(quantise, 256)      \
     X(quantised1, 128)    \
     X(quantised2, 128)    \
-    X(quantised4, 128)
+    X(quantised4, 128)    \
+    X(silu_mul, 256)      \
+    X(group_experts, 256) \
+    X(sum_experts, 256)
 
 enum device_kernel {
 #define X(name, threads) KERNEL_##name,
@@ -108,6 +111,7 @@ struct quantise_args {
  * or 2 (1024 columns) of a group of rows; a block of threads computes `side` groups. If `side` is not 1, there is a warp for each block of each group. */
 struct matmul_part {
     struct weight_view w;
+    const char *experts; /* with matmul_args.tiles: the struct weight_view of expert 0, on the device. All experts have the shape and the type of w */
     float *y;
     size_t ldy;
     unsigned side;
@@ -118,8 +122,13 @@ struct matmul_part {
     } format;
 };
 
+/* Rows [first, first + count) of an expert; count may be 0. */
+struct expert_tile {
+    int32_t expert, first, count;
+};
+
 /* Kernels linear1, linear2, linear4 and linear8 (rule 1), and quantised1, quantised2 and quantised4 (rule 2) multiply matrices by tiles of
- * T = 1, 2, 4 or 8 rows of x. Grid: the blocks that the largest matrix needs; ceil(S / T); the number of matrices. */
+ * T = 1, 2, 4 or 8 rows of x. Grid: the blocks that the largest matrix needs; ceil(S / T), or the number of tiles; the number of matrices. */
 #define MATMUL_PARTS 4
 #define LINEAR_ROWS(T) ((T) < 4 ? 1 : 2) /* rule 1: rows of w that each thread works on; a group has 4 times as many */
 #define QUANTISED_ROWS 8                 /* rule 2: rows in a group */
@@ -131,6 +140,11 @@ struct matmul_args {
     /* 0: `part` has gridDim.z matrices. Else part[0] is the matrix of head 0, and the one of head h = blockIdx.z begins h * w_step rows later; its x begins
      * h * x_step numbers later, and its y h * y_step numbers */
     size_t heads, w_step, x_step, y_step;
+    /* NULL, or a list in which tile blockIdx.y says which rows of x and y are multiplied by the matrices of which expert. Row p of y then belongs to
+     * row x_row[p] of x, or to row p if x_row is NULL. The matrix of expert e is at part.experts + e * expert_step */
+    const struct expert_tile *tiles;
+    const int32_t *x_row;
+    size_t expert_step;
 };
 #define linear1_args matmul_args
 #define linear2_args matmul_args
@@ -139,6 +153,33 @@ struct matmul_args {
 #define quantised1_args matmul_args
 #define quantised2_args matmul_args
 #define quantised4_args matmul_args
+
+/* h[i] = silu(h[i]) * u[i] by rule 5 for i < n; then rounded as op_round_x does if `round` is set. One thread for each number. */
+struct silu_mul_args {
+    float *h;
+    const float *u;
+    size_t n;
+    int round;
+};
+
+/* Sorts (token, expert) pairs by expert, then token. expert [pairs] has the experts of each token, `chosen` of them. Pair i becomes number place[i] of the
+ * sorted list, and token[place[i]] is its token. The list is cut into tiles of one expert and at most `rows` pairs; tiles that are not needed
+ * have count 0. One block. */
+struct group_experts_args {
+    const int32_t *expert;
+    int32_t *place, *token;
+    struct expert_tile *tile;
+    unsigned pairs, chosen, experts, rows, tiles;
+};
+
+/* The sum of rule 7: y [S, d]. Row place[i] of `out` belongs to pair i, or row i if place is NULL. `shared` may be NULL. A thread for each
+ * number of a row, by blocks for each row. */
+struct sum_experts_args {
+    float *y;
+    const float *out, *weight, *shared;
+    const int32_t *place;
+    size_t chosen, d;
+};
 
 /* ops/cache_rows.h. Blocks [S, 1 + heads / CACHE_ROWS_HEADS, rounded up]: block (s, 0) writes the cache row, the others rotate queries. */
 #define CACHE_ROWS_HEADS 8

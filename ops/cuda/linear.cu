@@ -5,6 +5,7 @@
  * weights takes the time if x has few rows. Therefore the blocks of 1024 numbers of a row of weights are computed by different warps, each with
  * several chunks in flight; they are then added in ascending order. With more rows of x, a thread works on several rows of weights, because the
  * threads would else read x as fast as the L1 cache can give it. */
+#include "ops/cuda/matmul.h"
 #include "ops/cuda/weights.h"
 
 static const unsigned WARPS = THREADS_linear1 / 32, LANES = 8, MOST_BLOCKS = 32;
@@ -91,7 +92,8 @@ template <int TYPE, int T, int R> DEVICE void add_any(struct partial_sums<T, R> 
 template <int TYPE, int T, int R> DEVICE void add_block(struct partial_sums<T, R> &a, struct operands<T, R> &o, size_t ldx, unsigned end)
 {
     typedef typename stored<TYPE>::word word;
-    constexpr int most = (int)(IN_FLIGHT / sizeof(word)) / R, MOST = T < 4 ? 8 : T < 8 ? 4 : sizeof(word) == 8 ? 2 : 1 /* more would need too many registers */, U = most > MOST ? MOST : most > 1 ? most : 1;
+    constexpr int LIMIT = T < 4 ? 8 : T < 8 ? 4 : sizeof(word) == 8 ? 2 : 1; /* more would need too many registers */
+    constexpr int wanted = (int)(IN_FLIGHT / sizeof(word)) / R, U = wanted > LIMIT ? LIMIT : wanted > 1 ? wanted : 1;
     constexpr bool scaled = TYPE == WEIGHT_F8_E4M3 || TYPE == WEIGHT_I8;
     const struct weight_view &w = *o.w;
     float scale[R], factor;
@@ -155,12 +157,13 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *shared
     constexpr int R = LINEAR_ROWS(T);
     constexpr unsigned ROWS = 4 * R, TILE = ROWS * T;
     const struct matmul_part &p = a.part[a.heads ? 0 : blockIdx.z];
-    const struct weight_view w = p.w;
-    const unsigned head = a.heads ? blockIdx.z : 0, rows = (unsigned)w.rows, cols = (unsigned)w.cols, S = (unsigned)a.S, blocks = (cols + DOT_BLOCK - 1) / DOT_BLOCK;
-    const unsigned first = blockIdx.x * p.side * ROWS, row = blockIdx.y * T, warp = threadIdx.x / 32, dot = threadIdx.x % 32 / LANES;
+    const struct expert_tile tile = this_tile<T>(a);
+    const unsigned head = a.heads ? blockIdx.z : 0, rows = (unsigned)p.w.rows, cols = (unsigned)p.w.cols, blocks = (cols + DOT_BLOCK - 1) / DOT_BLOCK;
+    const unsigned first = blockIdx.x * p.side * ROWS, warp = threadIdx.x / 32, dot = threadIdx.x % 32 / LANES;
     float total = 0.0f;
-    if (first >= rows)
+    if (first >= rows || !tile.count)
         return;
+    const struct weight_view w = this_matrix(a, p, tile.expert);
     ROLL for (unsigned b0 = 0; b0 < blocks; b0 += MOST_BLOCKS) {
         unsigned some = blocks - b0 < MOST_BLOCKS ? blocks - b0 : MOST_BLOCKS;
         ROLL for (unsigned u = warp; u < p.side * some; u += WARPS) { /* block b0 + u % some of row group u / some */
@@ -171,8 +174,8 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *shared
             o.k = (b0 + u % some) * DOT_BLOCK;
             UNROLL for (unsigned r = 0; r < R; r++)
                 o.n[r] = head * (unsigned)a.w_step + (n + 4 * r < rows ? n + 4 * r : rows - 1);
-            UNROLL for (unsigned t = 0; t < T; t++)
-                o.x[t] = a.x + head * a.x_step + (row + t < S ? row + t : S - 1) * a.ldx + o.k + 4 * lane_of_row();
+            UNROLL for (int t = 0; t < T; t++)
+                o.x[t] = a.x + head * a.x_step + row_of_x(a, tile, t) * a.ldx + o.k + 4 * lane_of_row();
             add_block_of_any(sums, o, a.ldx, o.k + DOT_BLOCK < cols ? o.k + DOT_BLOCK : cols);
             store_block(shared + (u * 4 + dot) * R * T, sums);
         }
@@ -181,9 +184,9 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *shared
             const float *sum = shared + i / TILE * some * TILE + i % TILE;
             for (unsigned b = 0; b < some; b++)
                 total = b0 + b ? total + sum[b * TILE] : sum[b * TILE];
-            unsigned n = first + i / TILE * ROWS + i / (R * T) % 4 + i / T % R * 4, t = row + i % T;
-            if (b0 + some == blocks && n < rows && t < S)
-                p.y[head * a.y_step + t * p.ldy + n] = total;
+            unsigned n = first + i / TILE * ROWS + i / (R * T) % 4 + i / T % R * 4, t = i % T;
+            if (b0 + some == blocks && n < rows && t < (unsigned)tile.count)
+                p.y[head * a.y_step + ((unsigned)tile.first + t) * p.ldy + n] = total;
         }
         __syncthreads();
     }
@@ -216,8 +219,6 @@ KERNEL(linear8)
 KERNEL(round_x)
 {
     size_t k = (size_t)blockIdx.x * THREADS_round_x + threadIdx.x;
-    if (k < a.K) {
-        float x = round_to_bf16(a.x[blockIdx.y * a.ldx + k]);
-        a.y[blockIdx.y * a.K + k] = fabsf(x) < 0x1p-56f ? 0.0f : x;
-    }
+    if (k < a.K)
+        a.y[blockIdx.y * a.K + k] = round_input(a.x[blockIdx.y * a.ldx + k]);
 }

@@ -5,6 +5,7 @@
  * them to shared memory, a row at a time, while it waits for the next row. Only the chain of fma of rule 2 has an order. The lanes store its
  * operands, and one lane computes the chain of one row of weights and one row of x. */
 #include "ops/cuda/decode.h"
+#include "ops/cuda/matmul.h"
 #include "ops/cuda/round.h"
 
 static const unsigned WARPS = THREADS_quantised1 / 32, MOST_BLOCKS = 32;
@@ -112,15 +113,16 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *sums, 
     constexpr unsigned ROWS = QUANTISED_ROWS, TILE = ROWS * T;
     const struct matmul_part &p = a.part[a.heads ? 0 : blockIdx.z];
     const size_t head = a.heads ? blockIdx.z : 0;
-    const struct weight_view w = p.w;
+    const struct expert_tile tile = this_tile<T>(a);
+    const struct weight_view w = this_matrix(a, p, tile.count ? tile.expert : 0);
     const unsigned numbers = p.format.numbers, bytes = p.format.bytes, lane = lane_of_warp(), warp = threadIdx.x / 32;
     const unsigned chain = (p.format.halves ? 2 : 1) * (p.format.minimums ? 2 : 1), batch = SLOTS / (T * chain) < ROWS ? SLOTS / (T * chain) : ROWS;
-    const size_t first = (size_t)blockIdx.x * p.side * ROWS, row = (size_t)blockIdx.y * T, blocks = (w.cols + DOT_BLOCK - 1) / DOT_BLOCK;
+    const size_t first = (size_t)blockIdx.x * p.side * ROWS, blocks = (w.cols + DOT_BLOCK - 1) / DOT_BLOCK;
     const size_t row_bytes = w.stride / numbers * bytes;
     const unsigned block_bytes = DOT_BLOCK / numbers * bytes;
     struct warp_memory &m = memory[warp];
     float total = 0.0f;
-    if (first >= w.rows)
+    if (first >= w.rows || !tile.count)
         return;
     for (size_t b0 = 0; b0 < blocks; b0 += MOST_BLOCKS) {
         unsigned some = blocks - b0 < MOST_BLOCKS ? (unsigned)(blocks - b0) : MOST_BLOCKS;
@@ -137,7 +139,7 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *sums, 
                 continue;
             fetch(next, at, used);
             UNROLL for (int t = 0; t < T; t++)
-                x_rows[t] = a.groups + head * a.x_step + (row + t < a.S ? row + t : a.S - 1) * a.ldx + b * 32;
+                x_rows[t] = a.groups + head * a.x_step + row_of_x(a, tile, t) * a.ldx + b * 32;
             load_x(x, m.stage, x_rows, groups);
             ROLL for (unsigned r = 0; r < rows; r++, at += row_bytes) {
                 stage(m.stage, next);
@@ -160,9 +162,9 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *sums, 
             const float *sum = sums + i / TILE * some * TILE + i % TILE;
             for (unsigned b = 0; b < some; b++)
                 total = b0 + b ? total + sum[b * TILE] : sum[b * TILE];
-            size_t n = first + i / T, t = row + i % T;
-            if (b0 + some == blocks && n < w.rows && t < a.S)
-                p.y[head * a.y_step + t * p.ldy + n] = total;
+            size_t n = first + i / T, t = i % T;
+            if (b0 + some == blocks && n < w.rows && t < (size_t)tile.count)
+                p.y[head * a.y_step + ((size_t)tile.first + t) * p.ldy + n] = total;
         }
         __syncthreads();
     }

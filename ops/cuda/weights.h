@@ -51,6 +51,13 @@ DEVICE float round_to_bf16(float x)
     return float_of_bits(((bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : rounded) & 0xffff0000);
 }
 
+/* Rounds a number of x as op_round_x does. */
+DEVICE float round_input(float x)
+{
+    float y = round_to_bf16(x);
+    return fabsf(y) < 0x1p-56f ? 0.0f : y;
+}
+
 /* Returns the scale of columns j, j + 1, ... of row n that share it; 1 for types without scales. For F4, *factor is what is multiplied after it. */
 template <int TYPE> DEVICE float scale_of(const struct weight_view &w, size_t n, size_t j, float *factor)
 {
