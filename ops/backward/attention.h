@@ -1,0 +1,42 @@
+/* ops/backward/attention.h -- the gradients of multi-head latent attention, for one whole sequence, in the expanded form: with a key and a
+ * value of each head (docs/ARITHMETIC.md, rules 4c and 4e). The absorbed form is the same function of its inputs, so its gradients are the
+ * same but for rounding.
+ *
+ *     k[t,h]    = [kv[t,h,0..n) | k_rope[t]],   v[t,h] = kv[t,h,n..n+v)
+ *     P[s,h,t]  = softmax_t(dot(q[s,h], k[t,h]) * scale),   t <= s
+ *     y[s,h]    = sum_t P[s,h,t] v[t,h]
+ *
+ *   q, dq [T,H,n+r]: rope parts rotated   kv, dkv [T,H,n+v]: the output of kv_b_proj   k_rope, dk_rope [T,r]: rotated   dy [T,H,v]
+ *
+ * The gradients are written. dq and dk_rope are those of the rotated parts; op_back_rope turns them back. No two arrays overlap.
+ *
+ * Order. The scores follow rule 4e, and the softmax rule 4c: P = (p_t * e_b) / L, with t in blocks of 256. Both dots below follow
+ * rule 1, and every operation is rounded. For query s and head h, over the tokens t from 0 to s:
+ *
+ *     dP[t]     = dot(dy[s,h], v[t,h])
+ *     g[s,h,t]  = (P[t] * (dP[t] - dot(P, dP))) * scale          the gradient of dot(q, k)
+ *     dq[s,h,i] = fma(g[s,h,t], k[t,h,i], dq[s,h,i])             t ascending
+ *
+ * and for token t, over the queries s from t to T-1, s ascending:
+ *
+ *     dkv[t,h,i]   = fma(g[s,h,t], q[s,h,i], dkv[t,h,i])         i < n
+ *     dkv[t,h,n+i] = fma(P[s,h,t], dy[s,h,i], dkv[t,h,n+i])      i < v
+ *     dk_rope[t,i] = fma(g[s,h,t], q[s,h,n+i], dk_rope[t,i])     for each s, h ascending
+ *
+ * All sums of fma start at +0. No result depends on tokens that a query may not attend to. */
+#ifndef VB_BACKWARD_ATTENTION_H
+#define VB_BACKWARD_ATTENTION_H
+
+#include "ops/backward/backward.h"
+
+struct back_attention {
+    size_t heads, nope, rope, value; /* H, n, r, v */
+    float scale;
+    const float *q, *kv, *k_rope, *dy;
+    float *dq, *dkv, *dk_rope;
+};
+
+size_t op_back_attention_scratch(const struct back_attention *a, size_t T, int threads);
+void op_back_attention(struct op_ctx *cx, const struct back_attention *a, size_t T);
+
+#endif
