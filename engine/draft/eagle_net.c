@@ -80,7 +80,7 @@ static void begin(struct eagle *e, const float *h, size_t S)
     const struct eagle_head *head = e->head;
     size_t d = eagle_width(e);
     float eps = (float)head->config.rms_norm_eps;
-    op_embed(e->x, d, &head->embed_tokens, e->ids, S);
+    op_embed(&e->cx, e->x, d, &head->embed_tokens, e->ids, S);
     if (head->version == 3) {
         op_rmsnorm(&e->cx, e->input, 2 * d, e->x, d, head->input_layernorm, S, d, eps);
         op_rmsnorm(&e->cx, e->input + d, 2 * d, h, d, head->hidden_norm, S, d, eps);

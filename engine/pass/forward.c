@@ -336,7 +336,7 @@ int forward_target(struct workspace *w, const struct row *rows, size_t S)
     for (size_t s = 0; s < S; s++) /* passes of MTP modules don't reset this: it is still needed for other sequences of
                                       the target's pass */
         w->first_bad_layer[s] = -1;
-    op_embed(w->x, d, &m->embed_tokens, w->ids, S);
+    op_embed(&w->cx, w->x, d, &m->embed_tokens, w->ids, S);
     tap(w, "model.embed_tokens.output", w->x, d);
     int stopped = is_stopped(w), replayed = !stopped && offload_replay(w, NULL, S);
     if (!stopped && !replayed)
@@ -360,7 +360,7 @@ int forward_target(struct workspace *w, const struct row *rows, size_t S)
 void forward_module_embedding(struct workspace *w, const struct mtp_module *module, const struct row *rows, size_t S)
 {
     size_t d = w->model->config.dims.d;
-    op_embed(w->x, d, &module->embed_tokens, w->ids, S);
+    op_embed(&w->cx, w->x, d, &module->embed_tokens, w->ids, S);
     for (size_t s = 0; s < S && w->model->config.conventions.value[FIRST_EMBEDDING]; s++)
         if (rows[s].position == 0)
             memset(w->x + s * d, 0, d * sizeof *w->x);

@@ -61,7 +61,7 @@ static void embedding(struct alone *o)
     if (o->module)
         forward_module_embedding(o->w, o->module, o->rows, o->k->S);
     else
-        op_embed(o->w->x, o->dims->d, &o->m->embed_tokens, o->w->ids, o->k->S);
+        op_embed(&o->w->cx, o->w->x, o->dims->d, &o->m->embed_tokens, o->w->ids, o->k->S);
     memcpy(o->k->out, o->w->x, o->k->S * o->dims->d * sizeof *o->k->out);
 }
 

@@ -40,7 +40,8 @@
     X(quantised4, 128)    \
     X(silu_mul, 256)      \
     X(group_experts, 256) \
-    X(sum_experts, 256)
+    X(sum_experts, 256)   \
+    X(embed, 256)
 
 enum device_kernel {
 #define X(name, threads) KERNEL_##name,
@@ -153,6 +154,14 @@ struct matmul_args {
 #define quantised1_args matmul_args
 #define quantised2_args matmul_args
 #define quantised4_args matmul_args
+
+/* y[s*ldy + i] = W[tok[s], i], as ops/embed.h defines it. A thread for each number of a row, by blocks for each row. */
+struct embed_args {
+    float *y;
+    const int32_t *tok;
+    size_t ldy;
+    struct matmul_part part; /* w and format only */
+};
 
 /* h[i] = silu(h[i]) * u[i] by rule 5 for i < n; then rounded as op_round_x does if `round` is set. One thread for each number. */
 struct silu_mul_args {

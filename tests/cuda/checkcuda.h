@@ -2,6 +2,7 @@
 #ifndef VB_CHECKCUDA_H
 #define VB_CHECKCUDA_H
 
+#include "ops/embed.h"
 #include "ops/weights.h"
 #include "tests/cuda/checked_device.h"
 #include "tests/ops/checkops.h"
@@ -64,6 +65,25 @@ static inline struct op_ctx device_context(struct device *d, size_t bytes)
         assert_int_equal(device_add(d, cx.scratch, bytes), 0);
     cx.device = d;
     return cx;
+}
+
+/* Rows of an embedding matrix of at least two rows, which has twins, on the device and on the CPU. */
+static inline void check_embed(struct device *d, const struct weight_view *w, uint64_t *seed)
+{
+    size_t S = 3, ldy = w->cols + 3, bytes = S * ldy * sizeof(float);
+    int32_t *tok = guarded(S * sizeof *tok);
+    float *want = guarded_floats(S * ldy), *got = with_twin(d, guarded_floats(S * ldy), bytes);
+    struct op_ctx cpu = context_of(scalar_table(), 1, 0), cx = cpu;
+    cx.device = d;
+    for (size_t s = 0; s < S; s++)
+        tok[s] = (int32_t)(s ? random_below(seed, (unsigned)w->rows) : w->rows - 1);
+    with_twin(d, tok, S * sizeof *tok);
+    op_embed(&cpu, want, ldy, w, tok, S);
+    op_embed(&cx, got, ldy, w, tok, S);
+    device_read(d, got, bytes);
+    check_same_bits(got, ldy, want, ldy, S, w->cols);
+    check_untouched(got, ldy, S, w->cols);
+    device_remove(d, got), device_remove(d, tok);
 }
 
 /* Precision bf16 has BF16 and types of 4 bits. */

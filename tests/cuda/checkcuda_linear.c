@@ -61,6 +61,26 @@ TEST(any_number_of_rows_has_the_bits_of_each_alone)
     in_bf16 = 0;
 }
 
+TEST(embedded_rows_have_the_bits_of_the_cpu)
+{
+    uint64_t seed = 5;
+    FOR_EACH_ORDER(d)
+        for (int type = 0; type < WEIGHT_TYPES; type++)
+            FOR_EACH_PRECISION(type)
+                for (size_t shift = 0; shift < 2; shift++) {
+                    size_t mark = guard_count;
+                    struct weight_view stored = random_matrix(type, 5, 301, &seed).view, w;
+                    if (weight_is_packed(type))
+                        stored.rounded = in_bf16;
+                    w = on_device(d, &stored, 0, shift);
+                    CASE("embed %s%s", type_names[type], in_bf16 ? " in bf16" : "");
+                    check_embed(d, &w, &seed);
+                    without_twin(d, &w, shift);
+                    release_to(mark);
+                }
+    in_bf16 = 0;
+}
+
 /* One of the first `count` special numbers: zeros of both signs and subnormal numbers; 9: numbers about 2^-56, below which precision bf16
  * has zeros; 11: ordinary numbers; 17: numbers whose sums overflow, infinities and NaN. */
 static float special_float(uint64_t *seed, unsigned count)
@@ -145,6 +165,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(sums_of_every_length_have_the_bits_of_the_cpu, release_all),
                                        cmocka_unit_test_teardown(any_number_of_rows_has_the_bits_of_each_alone, release_all),
                                        cmocka_unit_test_teardown(special_values_have_the_bits_of_the_cpu, release_all),
+                                       cmocka_unit_test_teardown(embedded_rows_have_the_bits_of_the_cpu, release_all),
                                        cmocka_unit_test_teardown(layers_of_one_x_have_the_bits_of_each_alone, release_all)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

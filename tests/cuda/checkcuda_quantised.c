@@ -115,9 +115,25 @@ TEST(sums_of_every_length_have_the_bits_of_the_cpu)
             }
 }
 
+TEST(embedded_rows_have_the_bits_of_the_cpu)
+{
+    uint64_t seed = 4;
+    FOR_EACH_ORDER(d)
+        for (int type = WEIGHT_TYPES; type < WEIGHT_KINDS; type++) {
+            size_t mark = guard_count;
+            assert_int_equal(device_add_tables(d, type), 0);
+            struct weight_view w = random_blocks(d, type, 7, 3 * quantised_format(type)->numbers, quantised_format(type)->numbers, &seed);
+            CASE("embed %s", weight_type_name(type));
+            check_embed(d, &w, &seed);
+            device_remove(d, w.data);
+            release_to(mark);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(quantised_x_has_the_bits_of_the_cpu, release_all),
+                                       cmocka_unit_test_teardown(embedded_rows_have_the_bits_of_the_cpu, release_all),
                                        cmocka_unit_test_teardown(every_type_has_the_bits_of_the_cpu, release_all),
                                        cmocka_unit_test_teardown(sums_of_every_length_have_the_bits_of_the_cpu, release_all)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -289,13 +289,14 @@ TEST(embed_widens_exactly_the_rows_it_is_asked_for)
 {
     uint64_t seed = 20;
     static const int32_t tok[7] = {3, 0, 10, 10, 7, 3, 1};
+    struct op_ctx cx = context_of(scalar_table(), 1, 0);
     for (int type = 0; type < WEIGHT_TYPES; type++) {
         size_t D = 77, ld = D + 3;
         struct stored_matrix w = random_matrix((enum weight_type)type, 11, D, &seed);
         for (size_t S = 1; S <= 7; S++) {
             float *y = guarded_floats((S - 1) * ld + D);
             CASE("embed %s S=%zu", type_names[type], S);
-            op_embed(y, ld, &w.view, tok, S);
+            op_embed(&cx, y, ld, &w.view, tok, S);
             for (size_t s = 0; s < S; s++)
                 check_same_bits(y + s * ld, D, w.value + (size_t)tok[s] * D, D, 1, D);
             check_untouched(y, ld, S, D);
