@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ops/cuda/driver.h"
+#include "ops/router.h"
 #include "ops/weights.h"
 
 /* ---- the device ---- */
@@ -240,7 +241,7 @@ static void put_layer(struct upload *u, struct layer *l, int experts, const stru
 {
     const struct config *c = &m->config;
     l->attention_on_device = !c->index_topk;
-    l->mlp_on_device = !l->is_moe || experts;
+    l->mlp_on_device = !l->is_moe || (experts && op_router_fits_device(&(struct router){.experts = c->dims.E, .chosen = c->dims.chosen}));
     if (l->attention_on_device) {
         put_vector(u, l->input_layernorm, c->dims.d);
         put_attention(u, &l->self_attn, c);

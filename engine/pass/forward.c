@@ -206,9 +206,9 @@ static void keep_taken_experts(const struct workspace *w, size_t layer, const st
 void forward_gate(struct workspace *w, const struct router *router, const struct moe *moe, const float *x, float *scratch, size_t S)
 {
     if (router->bf16) {
-        op_round_bf16(scratch, x, S * w->model->config.dims.d);
+        op_round(&w->cx, scratch, x, S * w->model->config.dims.d);
         op_linear_exact(&w->cx, w->scores, scratch, &moe->gate, S);
-        op_round_bf16(w->scores, w->scores, S * router->experts);
+        op_round(&w->cx, w->scores, w->scores, S * router->experts);
     } else {
         op_linear_exact(&w->cx, w->scores, x, &moe->gate, S);
     }

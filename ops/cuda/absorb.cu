@@ -8,12 +8,6 @@
 
 constexpr unsigned STEP = 128, COLUMNS = 4; /* STEP: numbers of q_nope in shared memory at once */
 
-DEVICE float round_to_x(float x)
-{
-    float y = round_to_bf16(x);
-    return magnitude(y) < (127u - 56) << 23 ? 0.0f : y;
-}
-
 DEVICE void add_weights(float (&sum)[ABSORB_ROWS][COLUMNS], const float w[COLUMNS], const float *q)
 {
     UNROLL for (int s = 0; s < ABSORB_ROWS; s++)
@@ -83,7 +77,7 @@ KERNEL(absorb)
         for (unsigned i = threadIdx.x; i < ABSORB_ROWS * STEP; i += THREADS_absorb) {
             size_t s = first + i / STEP, n = n0 + i % STEP;
             float x = i / STEP < rows && n < a.nope ? a.q[s * a.ldq + h * (a.nope + a.rope) + n] : 0.0f;
-            q[i] = a.rounds_q ? round_to_x(x) : x;
+            q[i] = a.rounds_q ? round_input(x) : x;
         }
         __syncthreads();
         if (j < a.latent)

@@ -245,10 +245,7 @@ KERNEL(join_blocks)
         }
     }
     o = o / L;
-    if (a.rounds_o) { /* as the input of W_uv */
-        o = round_to_bf16(o);
-        o = magnitude(o) < (127u - 56) << 23 ? 0.0f : o;
-    }
+    o = a.rounds_o ? round_input(o) : o;
     if (c < a.columns)
         a.o[pair * a.columns + c] = c < a.latent ? o : 0.0f;
 }

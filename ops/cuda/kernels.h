@@ -93,11 +93,13 @@ struct exp_of_bits_args {
     size_t n;
 };
 
-/* y[s*K + k] = x[s*ldx + k] rounded as op_round_x does, for k < K. One thread for each number of a row, by blocks for each row. */
+/* y[s*K + k] = x[s*ldx + k] rounded as op_round_x does, for k < K; as op_round_bf16 does, if keeps_tiny is set. One thread for each number of a row, by
+ * blocks for each row. y may be x if ldx is K. */
 struct round_x_args {
     float *y;
     const float *x;
     size_t ldx, K;
+    int keeps_tiny;
 };
 
 /* Kernel `quantise` of rule 2: row s of x has `heads` parts of K numbers, x_step numbers apart; y [S, heads, K/32] has their groups. A warp for each

@@ -219,6 +219,8 @@ KERNEL(linear8)
 KERNEL(round_x)
 {
     size_t k = (size_t)blockIdx.x * THREADS_round_x + threadIdx.x;
-    if (k < a.K)
-        a.y[blockIdx.y * a.K + k] = round_input(a.x[blockIdx.y * a.ldx + k]);
+    if (k < a.K) {
+        float x = a.x[blockIdx.y * a.ldx + k];
+        a.y[blockIdx.y * a.K + k] = a.keeps_tiny ? round_to_bf16(x) : round_input(x);
+    }
 }

@@ -1,7 +1,8 @@
-/* tests/cuda/checkcuda_cache_rows.c -- queries and cache rows on an emulated device; the residual sum; rows that are not finite. */
+/* tests/cuda/checkcuda_cache_rows.c -- queries and cache rows on an emulated device; the residual sum; rounding to BF16; rows that are not finite. */
 #include "ops/add.h"
 #include "ops/cache_rows.h"
 #include "ops/finite.h"
+#include "ops/round.h"
 #include "tests/cuda/checkcuda.h"
 
 #define S 6
@@ -136,6 +137,32 @@ TEST(sums_have_the_bits_of_the_cpu)
     release_all(NULL);
 }
 
+TEST(numbers_rounded_to_bf16_have_the_bits_of_the_cpu)
+{
+    enum { n = 2000 };
+    uint64_t seed = 1;
+    FOR_EACH_ORDER(d) {
+        struct op_ctx cx = {.k = scalar_table(), .threads = 1, .most_threads = 1};
+        float *x = guarded_floats(n), *want = guarded_floats(n), *got = with_twin(d, guarded_floats(n), n * sizeof *got);
+        for (size_t i = 0; i < n; i++) { /* any bits; ties */
+            uint32_t bits = (uint32_t)next_random(&seed);
+            bits = i % 3 ? bits : (bits & 0xffff0000) | 0x8000;
+            memcpy(&x[i], &bits, sizeof bits);
+        }
+        with_twin(d, x, n * sizeof *x);
+        CASE("rounding to BF16, order=%d", order_);
+        op_round(&cx, want, x, n);
+        cx.device = d;
+        op_round(&cx, got, x, n);
+        op_round(&cx, x, x, n);
+        device_read(d, got, n * sizeof *got);
+        device_read(d, x, n * sizeof *x);
+        check_same_bits(got, n, want, n, 1, n);
+        check_same_bits(x, n, want, n, 1, n);
+        device_remove(d, got), device_remove(d, x);
+    }
+}
+
 TEST(the_first_layer_that_is_not_finite_is_noted_as_on_the_cpu)
 {
     static const float bad[] = {INFINITY, -INFINITY, NAN};
@@ -170,6 +197,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(cache_rows_and_queries_have_the_bits_of_the_cpu, release_all),
         cmocka_unit_test_teardown(sums_have_the_bits_of_the_cpu, release_all),
+        cmocka_unit_test_teardown(numbers_rounded_to_bf16_have_the_bits_of_the_cpu, release_all),
         cmocka_unit_test_teardown(the_first_layer_that_is_not_finite_is_noted_as_on_the_cpu, release_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
