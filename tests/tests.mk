@@ -205,7 +205,7 @@ older-cpus: all $(addprefix $(BUILD)/tests/,test_bits checkasm checkops_onednn t
 	@tests/run.sh -l $(BUILD)/logs $(run_older)
 
 # Other compilers and levels of optimisation: the golden bits once more. Clang needs libomp; without them it is skipped. clang -O0 is
-# left to `make crossbuild`: `make test` has gcc -O0, and clang at -O1 with sanitizers and at -O3. Without -g: it takes a fifth of the time.
+# left to `make crossbuild`: `make test` has gcc -O0 (INLINED: in part -O1), and clang at -O1 with sanitizers and at -O3. Without -g: it takes a fifth of the time.
 CROSS       := gcc-O0 gcc-O3 clang-O3
 crossbuild: CROSS += clang-O0
 CROSS_LINES ?= 3
