@@ -123,19 +123,39 @@ template <int TYPE, int T, int R> DEVICE void add_block(struct partial_sums<T, R
         add_any<TYPE>(a, o, end);
 }
 
-/* The fold of rule 1, for all sums of the four dot products of a warp. Then one thread of each stores them. */
+/* The fold of rule 1, for all sums of the four dot products of a warp. If a thread has several sums, the two threads of a step share
+ * the work: each gets the other's parts of half of them. (a[l] + a[l+h] has the bits of a[l+h] + a[l].) */
 template <int T, int R> DEVICE void store_block(float *to, const struct partial_sums<T, R> &a)
 {
-    UNROLL for (int r = 0; r < R; r++)
-        UNROLL for (int t = 0; t < T; t++) {
-            float even = a.even[r][t], odd = a.odd[r][t];
-            UNROLL for (int h = LANES / 2; h; h /= 2) {
-                even = even + __shfl_xor_sync(ALL_LANES, even, h);
-                odd = odd + __shfl_xor_sync(ALL_LANES, odd, h);
-            }
-            if (lane_of_row() == 0)
-                to[r * T + t] = even + odd;
+    constexpr int N = R * T;
+    float even[N], odd[N];
+    int left = N, first = 0; /* this thread has the sums from `first` on, `left` of them */
+    unsigned idle = 0;       /* bits of the lanes that have the same sums as another lane */
+    UNROLL for (int i = 0; i < N; i++) {
+        even[i] = a.even[i / T][i % T];
+        odd[i] = a.odd[i / T][i % T];
+    }
+    UNROLL for (int h = LANES / 2; h; h /= 2) {
+        if (left == 1) {
+            even[0] = even[0] + __shfl_xor_sync(ALL_LANES, even[0], h);
+            odd[0] = odd[0] + __shfl_xor_sync(ALL_LANES, odd[0], h);
+            idle |= (unsigned)h;
+            continue;
         }
+        bool upper = lane_of_row() & (unsigned)h;
+        left /= 2;
+        first += upper ? left : 0;
+        UNROLL for (int i = 0; i < N / 2; i++)
+            if (i < left) {
+                float other_even = __shfl_xor_sync(ALL_LANES, upper ? even[i] : even[left + i], h);
+                float other_odd = __shfl_xor_sync(ALL_LANES, upper ? odd[i] : odd[left + i], h);
+                even[i] = (upper ? even[left + i] : even[i]) + other_even;
+                odd[i] = (upper ? odd[left + i] : odd[i]) + other_odd;
+            }
+    }
+    UNROLL for (int i = 0; i < N; i++)
+        if (i < left && (lane_of_row() & idle) == 0)
+            to[first + i] = even[i] + odd[i];
 }
 
 template <int T, int R> DEVICE void add_block_of_any(struct partial_sums<T, R> &a, struct operands<T, R> &o, size_t ldx, unsigned end)
