@@ -1,6 +1,7 @@
 #include "ops/backward/linear.h"
 
 #include <assert.h>
+#include <string.h>
 
 struct linear_back {
     const struct op_ctx *cx;
@@ -25,16 +26,23 @@ void op_back_linear_x(const struct op_ctx *cx, float *dx, const float *dy, const
     op_parallel(cx, op_row_tasks(cx, p.K, 0), (double)S * (double)p.N * (double)p.K, columns_of_dx, &p);
 }
 
-/* turned[n,s] = dy[s,n] for n in [n0, n1): the factors of one row of dw, one after another. In squares, because each side of the copy is
- * fast only along its own rows. */
+static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
+
+/* turned[n,s] = dy[s,n] for n in [n0, n1): the factors of one row of dw, one after another. Squares go through `square`, because rows
+ * that are a power of two apart push each other out of the cache. */
 static void turn(const struct linear_back *p, size_t n0, size_t n1)
 {
     enum { SIDE = 16 };
+    float square[SIDE][SIDE];
     for (size_t s = 0; s < p->S; s += SIDE)
-        for (size_t n = n0; n < n1; n += SIDE)
-            for (size_t i = n; i < n + SIDE && i < n1; i++)
-                for (size_t j = s; j < s + SIDE && j < p->S; j++)
-                    p->turned[i * p->S + j] = p->dy[j * p->N + i];
+        for (size_t n = n0; n < n1; n += SIDE) {
+            size_t rows = at_most(p->S - s, SIDE), cols = at_most(n1 - n, SIDE);
+            for (size_t j = 0; j < rows; j++)
+                memcpy(square[j], p->dy + (s + j) * p->N + n, cols * sizeof *p->dy);
+            for (size_t i = 0; i < cols; i++)
+                for (size_t j = 0; j < rows; j++)
+                    p->turned[(n + i) * p->S + s + j] = square[j][i];
+        }
 }
 
 /* A row of dw is a sum of rows of x, so x takes the place of the weights. */
