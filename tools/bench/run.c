@@ -5,6 +5,7 @@
 #include "tools/bench/bench.h"
 
 #define MACHINE_STEPS 4000000          /* takes tens of milliseconds */
+#define SLOW 0.02                      /* seconds for a 64th of the steps: an emulator, which needs no more of them */
 #define READ_AGAIN ((size_t)256 << 20) /* bytes that are read at least, to measure how fast the CPU caches deliver them */
 
 static int no_row(void *context, int depth, size_t index, const float *logits, const float *hidden)
@@ -47,6 +48,17 @@ static double run_machine(const struct bench *b, enum bench_kind kind, size_t st
     return done;
 }
 
+/* Measures the peak of `kind`. Returns the number of operations that were done in *seconds. */
+static double run_peak(const struct bench *b, enum bench_kind kind, size_t steps, double *seconds)
+{
+    for (size_t n = steps / 64;; n = steps) {
+        double start = cli_seconds(), done = run_machine(b, kind, n, 0);
+        *seconds = cli_seconds() - start;
+        if (n == steps || *seconds > SLOW)
+            return done;
+    }
+}
+
 double bench_pass_bytes(const struct bench_item *i)
 {
     return i->work.bytes / (double)(i->kind == BENCH_GENERATE && i->forwards ? i->forwards : 1);
@@ -81,8 +93,8 @@ static int is_beyond_caches(const struct bench *b, const struct bench_item *i)
  * measured last. With --plan, it uses the bandwidth for a block as large as its weights, from the caches that hold it. */
 static void look_at_machine(struct bench *b, struct bench_item *i)
 {
-    double start = cli_seconds(), done = run_machine(b, BENCH_FMA, MACHINE_STEPS / 4, 0);
-    b->fma = done / (cli_seconds() - start);
+    double seconds, done = run_peak(b, BENCH_FMA, MACHINE_STEPS / 4, &seconds);
+    b->fma = done / seconds;
     if (is_beyond_caches(b, i))
         b->read = read_bandwidth(b, (double)b->bytes);
     i->read[b->rounds] = i->times && !is_beyond_caches(b, i) ? read_bandwidth(b, bench_pass_bytes(i)) : b->read;
@@ -91,11 +103,14 @@ static void look_at_machine(struct bench *b, struct bench_item *i)
 
 static void run_of_machine(struct bench *b, struct bench_item *i)
 {
+    if (i->kind != BENCH_READ) {
+        i->work.bytes = run_peak(b, i->kind, MACHINE_STEPS, &i->seconds[b->rounds]);
+        return;
+    }
     double start = cli_seconds();
-    i->work.bytes = run_machine(b, i->kind, i->kind == BENCH_READ ? 1 : MACHINE_STEPS, b->bytes);
+    i->work.bytes = run_machine(b, BENCH_READ, 1, b->bytes);
     i->seconds[b->rounds] = cli_seconds() - start;
-    if (i->kind == BENCH_READ)
-        b->read = i->work.bytes / i->seconds[b->rounds];
+    b->read = i->work.bytes / i->seconds[b->rounds];
 }
 
 void bench_clock_on(struct bench *b, const struct bench_item *i, struct workspace *w)
