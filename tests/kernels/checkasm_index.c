@@ -89,7 +89,7 @@ void check_index_kernels(void)
         for (size_t i = 0; i < (quick ? 4 : n_counts); i++)
             for (size_t dim = 32; dim <= INDEX_MAX_DIM; dim += 32)
                 for (int codes = 0; codes < 2; codes++)
-                    check_index_scores(quick ? 1 + below(MOST_KEYS) : counts[i], dim, heads[below(n_heads)], codes, (enum kind)kind);
+                    check_index_scores(quick ? 1 + below(below(4) ? 70 : MOST_KEYS) : counts[i], dim, heads[below(n_heads)], codes, (enum kind)kind);
     for (size_t n = 0; n < 300 && wanted(COUNT_FROM); n++)
         check_count_from(n < 200 ? n : below(5000));
 }

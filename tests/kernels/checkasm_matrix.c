@@ -236,6 +236,8 @@ void check_matrix_kernels(void)
             for (size_t i = 0; i < (quick ? 1 : 4); i++) { /* lengths that differ by one meet the other kinds */
                 enum kind kind = (enum kind)((2 * i + K) % KINDS);
                 check_matmul(t, K, 1 + below(9), 1 + below(9), kind);
+                if (quick && K > 70 && K % 7) /* the vectors of a longer row are those of a shorter one again */
+                    continue;
                 check_fma_rows(t, K % 70, 1 + K, 1 + below(9), kind);
                 check_fma_rows(t, K, 1 + below(70), 1 + below(9), kind);
             }
