@@ -51,7 +51,7 @@ struct device_x device_convert(struct op_ctx *cx, unsigned forms, const float *x
     if (forms >> OP_GROUPS & 1) {
         size_t groups = K / QUANTISED_GROUP;
         struct quantised_group *to = device_at(d, op_take(cx, S * groups * sizeof *to / sizeof(float)));
-        device_run(d, quantise, divide_up(groups, THREADS_quantise / 32), S, 1, .y = to, .x = converted.rows, .ldx = K, .K = K, .heads = 1);
+        device_run(d, quantise, S, divide_up(groups, THREADS_quantise / 32), 1, .y = to, .x = converted.rows, .ldx = K, .K = K, .heads = 1);
         converted.groups = to;
     }
     if (forms >> OP_ROUNDED & 1) {
@@ -148,7 +148,7 @@ void device_linear_heads(struct op_ctx *cx, const struct device_heads *p, size_t
     args.part[0].w.rows = p->rows;
     if (quantised) {
         struct quantised_group *to = device_at(cx->device, op_take(cx, S * p->heads * groups * sizeof *to / sizeof(float)));
-        device_run(cx->device, quantise, divide_up(groups, THREADS_quantise / 32), S * p->heads, 1, .y = to, .x = p->x, .ldx = p->ldx, .K = K,
+        device_run(cx->device, quantise, S * p->heads, divide_up(groups, THREADS_quantise / 32), 1, .y = to, .x = p->x, .ldx = p->ldx, .K = K,
                    .heads = p->heads, .x_step = p->x_step);
         args.groups = to;
         args.ldx = p->heads * groups;

@@ -83,7 +83,7 @@ void device_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expe
         shared = device_at(g, op_take(cx, S * d));
         run(cx, shared, w->shared, &converted, S, NULL);
     }
-    device_run(g, sum_experts, divide_up(d, THREADS_sum_experts), S, 1, .y = device_at(g, y), .out = out, .weight = device_at(g, weight), .shared = shared,
+    device_run(g, sum_experts, S, divide_up(d, THREADS_sum_experts), 1, .y = device_at(g, y), .out = out, .weight = device_at(g, weight), .shared = shared,
                .place = place, .chosen = w->chosen, .d = d);
     op_give(cx, mark);
 }
@@ -91,6 +91,6 @@ void device_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expe
 void device_moe_sum(const struct op_ctx *cx, float *y, const float *out, const float *weight, const float *shared, size_t chosen, size_t S, size_t d)
 {
     struct device *g = cx->device;
-    device_run(g, sum_experts, divide_up(d, THREADS_sum_experts), S, 1, .y = device_at(g, y), .out = device_at(g, out), .weight = device_at(g, weight),
+    device_run(g, sum_experts, S, divide_up(d, THREADS_sum_experts), 1, .y = device_at(g, y), .out = device_at(g, out), .weight = device_at(g, weight),
                .shared = device_at(g, shared), .chosen = chosen, .d = d);
 }

@@ -15,7 +15,7 @@ DEVICE float quantised_at(const struct matmul_part &p, size_t n, size_t j)
 
 KERNEL(embed)
 {
-    size_t j = (size_t)blockIdx.x * THREADS_embed + threadIdx.x, s = blockIdx.y, n = (size_t)a.tok[s];
+    size_t j = (size_t)blockIdx.y * THREADS_embed + threadIdx.x, s = blockIdx.x, n = (size_t)a.tok[s];
     const struct weight_view &w = a.part.w;
     float y;
     if (j >= w.cols)

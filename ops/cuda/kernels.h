@@ -103,7 +103,7 @@ struct round_x_args {
 };
 
 /* Kernel `quantise` of rule 2: row s of x has `heads` parts of K numbers, x_step numbers apart; y [S, heads, K/32] has their groups. A warp for each
- * group, by blocks for each part (S * heads). */
+ * group. Grid: S * heads, which may be large; the blocks for a part. */
 struct quantise_args {
     struct quantised_group *y;
     const float *x;
@@ -157,7 +157,7 @@ struct matmul_args {
 #define quantised2_args matmul_args
 #define quantised4_args matmul_args
 
-/* y[s*ldy + i] = W[tok[s], i], as ops/embed.h defines it. A thread for each number of a row, by blocks for each row. */
+/* y[s*ldy + i] = W[tok[s], i], as ops/embed.h defines it. A thread for each number of a row. Grid: S; the blocks for a row. */
 struct embed_args {
     float *y;
     const int32_t *tok;
@@ -184,7 +184,7 @@ struct group_experts_args {
 };
 
 /* The sum of rule 7: y [S, d]. Row place[i] of `out` belongs to pair i, or row i if place is NULL. `shared` may be NULL. A thread for each
- * number of a row, by blocks for each row. */
+ * number of a row. Grid: S; the blocks for a row. */
 struct sum_experts_args {
     float *y;
     const float *out, *weight, *shared;

@@ -56,7 +56,7 @@ KERNEL(group_experts)
 
 KERNEL(sum_experts)
 {
-    size_t j = (size_t)blockIdx.x * THREADS_sum_experts + threadIdx.x, s = blockIdx.y;
+    size_t j = (size_t)blockIdx.y * THREADS_sum_experts + threadIdx.x, s = blockIdx.x;
     if (j >= a.d)
         return;
     float acc = 0.0f;

@@ -194,11 +194,11 @@ KERNEL(quantised4)
 /* Lane l of a warp has number l of a group. */
 KERNEL(quantise)
 {
-    size_t g = (size_t)blockIdx.x * (THREADS_quantise / 32) + threadIdx.x / 32;
+    size_t g = (size_t)blockIdx.y * (THREADS_quantise / 32) + threadIdx.x / 32;
     if (g >= a.K / QUANTISED_GROUP) /* the whole warp */
         return;
-    struct quantised_group *y = a.y + blockIdx.y * (a.K / QUANTISED_GROUP) + g;
-    float d, x = a.x[blockIdx.y / a.heads * a.ldx + blockIdx.y % a.heads * a.x_step + g * QUANTISED_GROUP + lane_of_warp()];
+    struct quantised_group *y = a.y + blockIdx.x * (a.K / QUANTISED_GROUP) + g;
+    float d, x = a.x[blockIdx.x / a.heads * a.ldx + blockIdx.x % a.heads * a.x_step + g * QUANTISED_GROUP + lane_of_warp()];
     int32_t q = quantise_lane(x, &d);
     int32_t sum = q;
     for (int h = 1; h < 16; h *= 2)

@@ -59,7 +59,7 @@ TEST(quantised_x_has_the_bits_of_the_cpu)
                     x[i] = values[random_below(&seed, i / 32 % 4 == 1 ? 6 : i / 32 % 4 == 2 ? 10 : COUNT(values))];
             with_twin(d, x, S * ldx * sizeof *x);
             CASE("quantise, K=%zu", K);
-            device_run(d, quantise, (K / 32 + 7) / 8, S, 1, .y = device_at(d, got), .x = device_at(d, x), .ldx = ldx, .K = K, .heads = 1);
+            device_run(d, quantise, S, (K / 32 + 7) / 8, 1, .y = device_at(d, got), .x = device_at(d, x), .ldx = ldx, .K = K, .heads = 1);
             device_read(d, got, bytes);
             for (size_t s = 0; s < S; s++) {
                 scalar_table()->pack(packed, x + s * ldx, K);
