@@ -10,7 +10,7 @@
 
 static const unsigned WARPS = THREADS_linear1 / 32, LANES = 8, MOST_BLOCKS = 32;
 
-/* Bytes of weights that a thread asks for before it uses the first of them. */
+/* Bytes of weights that a thread asks for at most before it uses the first of them. */
 static const unsigned IN_FLIGHT = 64;
 
 /* One block of 1024 numbers, or less at the end of a row. */
@@ -92,9 +92,10 @@ template <int TYPE, int T, int R> DEVICE void add_any(struct partial_sums<T, R> 
 template <int TYPE, int T, int R> DEVICE void add_block(struct partial_sums<T, R> &a, struct operands<T, R> &o, size_t ldx, unsigned end)
 {
     typedef typename stored<TYPE>::word word;
-    constexpr int LIMIT = T < 4 ? 8 : T < 8 ? 4 : sizeof(word) == 8 ? 2 : 1; /* more would need too many registers */
-    constexpr int wanted = (int)(IN_FLIGHT / sizeof(word)) / R, U = wanted > LIMIT ? LIMIT : wanted > 1 ? wanted : 1;
     constexpr bool scaled = TYPE == WEIGHT_F8_E4M3 || TYPE == WEIGHT_I8;
+    /* Scales of F8_E4M3 usually belong to 128 columns, four chunks. Large tiles have too few registers for more chunks. */
+    constexpr int LIMIT = T < 4 && !scaled ? 8 : T < 8 ? 4 : sizeof(word) == 8 ? 2 : 1;
+    constexpr int wanted = (int)(IN_FLIGHT / sizeof(word)) / R, U = wanted > LIMIT ? LIMIT : wanted > 1 ? wanted : 1;
     const struct weight_view &w = *o.w;
     float scale[R], factor;
     UNROLL for (int r = 0; r < R; r++) {
