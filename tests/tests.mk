@@ -223,7 +223,7 @@ run_stack    = $(if $(filter avx2,$(SETS_OF_$(ARCH))),"stack_access:tests/kernel
 
 test-deps:
 	tools/scripts/install-deps.sh test
-test-programs: $(TESTS) $(FUZZERS) $(BUILD)/tests/checkasm $(BUILD)/tests/fail_memory.so $(TSAN_CREW)
+test-programs: $(TESTS) $(FAKE_GPU) $(FUZZERS) $(BUILD)/tests/checkasm $(BUILD)/tests/fail_memory.so $(TSAN_CREW)
 
 # Before each commit: of everything what is quick, under a minute after an edit of one line. Installs nothing.
 QUICK := test_truth test_session test_forced test_sampler test_template test_tokenizer test_config test_model test_checkpoint test_gguf \
@@ -236,7 +236,7 @@ check: all $(addprefix $(BUILD)/tests/,$(QUICK) test_bits checkasm)
 LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_quantised test_prefill test_rejection test_truth test_diff test_precision test_forced \
           checkops_attention)
 run_native = "layers:tools/scripts/layers $(BUILD)" "tests/layers:tests/layers.sh $(BUILD)" "docs:tests/docs.py $(BUILD)" "grids:tests/grids.py" $(filter $(LONG),$(TESTS)) $(BUILD)/tests/checkasm tests/install.sh tests/python.sh \
-             "layouts:tests/cli/test_layouts.py $(BUILD)/verbatim" "layouts/int8:tests/cli/test_layouts_int8.py $(BUILD)/verbatim" "layouts/mistral:tests/cli/test_layouts_mistral.py $(BUILD)/verbatim" "plan:tests/cli/test_plan.py $(BUILD)/verbatim" "cuda/ptx:tests/cuda/ptx.py" "mpi:tests/cli/test_mpi.py $(BUILD)/verbatim" "serve/load:tests/cli/test_serve_load.py $(BUILD)/verbatim" "serve/page:tests/cli/test_serve_page.py $(BUILD)/verbatim" "serve/meaning:tests/cli/test_serve_meaning.py $(BUILD)/verbatim" \
+             "layouts:tests/cli/test_layouts.py $(BUILD)/verbatim" "layouts/int8:tests/cli/test_layouts_int8.py $(BUILD)/verbatim" "layouts/mistral:tests/cli/test_layouts_mistral.py $(BUILD)/verbatim" "plan:tests/cli/test_plan.py $(BUILD)/verbatim" "cuda/ptx:tests/cuda/ptx.py" "cuda/device:tests/cuda/test_device.py $(BUILD)/tests/cuda/verbatim" "mpi:tests/cli/test_mpi.py $(BUILD)/verbatim" "serve/load:tests/cli/test_serve_load.py $(BUILD)/verbatim" "serve/page:tests/cli/test_serve_page.py $(BUILD)/verbatim" "serve/meaning:tests/cli/test_serve_meaning.py $(BUILD)/verbatim" \
              "tsan/crew:$(TSAN_CREW)" "tsan/test_threads:build-thread/tests/test_threads" "browser:tests/browser.sh $(BUILD)/verbatim" "serve:tests/cli/test_serve.py $(BUILD)/verbatim" "serve/clients:tests/cli/test_serve_clients.py $(BUILD)/verbatim" "serve/memory:tests/cli/test_serve_memory.py $(BUILD)/verbatim" \
              "serve/random:tests/cli/test_serve_random.py $(BUILD)/verbatim" "serve/openai:tests/cli/test_serve_openai.py $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
 

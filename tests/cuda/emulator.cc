@@ -1,7 +1,6 @@
 #include "tests/cuda/emulator.h"
 
 #include <assert.h>
-#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,45 +33,78 @@ static const struct {
 /* ---- fibers ---- */
 
 enum { MOST_THREADS = 1024, STACK = 128 << 10 };
+
+/* A place where a fiber, or the scheduler, goes on: its stack pointer, under which its registers are. switch_place keeps the present place in *from. A
+ * shuffle of a warp switches 64 times, and swapcontext makes a system call each time; it is used on other machines only. */
+#ifdef __x86_64__
+struct place {
+    void *stack;
+};
+extern "C" void lanes_switch(void **from, void *to);
+__asm__(".text\n"
+        ".type lanes_switch, @function\n"
+        "lanes_switch:\n"
+        "    pushq %rbp\n    pushq %rbx\n    pushq %r12\n    pushq %r13\n    pushq %r14\n    pushq %r15\n"
+        "    movq %rsp, (%rdi)\n"
+        "    movq %rsi, %rsp\n"
+        "    popq %r15\n    popq %r14\n    popq %r13\n    popq %r12\n    popq %rbx\n    popq %rbp\n"
+        "    ret\n");
+static void switch_place(struct place *from, struct place *to) { lanes_switch(&from->stack, to->stack); }
+
+static void begin_at(struct place *p, char *stack, void (*run)(void))
+{
+    void **top = (void **)(void *)(stack + STACK);
+    *--top = NULL; /* `run` finds its stack as after a call */
+    *--top = (void *)run;
+    for (int i = 0; i < 6; i++)
+        *--top = NULL;
+    p->stack = top;
+}
+#else
+struct place {
+    ucontext_t at;
+};
+static void switch_place(struct place *from, struct place *to) { swapcontext(&from->at, &to->at); }
+
+static void begin_at(struct place *p, char *stack, void (*run)(void))
+{
+    getcontext(&p->at);
+    p->at.uc_stack.ss_sp = stack;
+    p->at.uc_stack.ss_size = STACK;
+    p->at.uc_link = NULL;
+    makecontext(&p->at, run, 0);
+}
+#endif
+
 enum fiber_state { READY, AT_BLOCK, AT_WARP, DONE };
 
 struct fiber {
-    jmp_buf at;
+    struct place at;   /* where it goes on */
     enum fiber_state state;
     unsigned mask;     /* AT_WARP: who meets */
-    uint64_t exchange; /* what this lane gives to others */
+    uint64_t exchange, given; /* what this lane gives to others; the same when the barrier was complete: others may read it until the next one is */
 };
 
 static struct {
     struct fiber fiber[MOST_THREADS];
     char *stacks;
-    unsigned made;    /* fibers that have a stack and wait in their loop */
+    unsigned made;    /* fibers that have a stack */
     unsigned threads; /* of the present block */
     unsigned now;     /* the fiber that runs */
-    jmp_buf scheduler;
-    ucontext_t starter, entry;
+    struct place scheduler;
     const char *kernel;
     void (*call)(const void *args);
     const void *args;
 } block;
 
-static void switch_to(jmp_buf from, jmp_buf to)
-{
-    if (!_setjmp(from))
-        _longjmp(to, 1);
-}
-
 /* A fiber lives as long as the process: it computes one thread of a block, and then waits for the next block. */
 static void fiber_main(void)
 {
-    unsigned me = block.now;
-    if (!_setjmp(block.fiber[me].at)) {
-        swapcontext(&block.entry, &block.starter); /* does not come back: it is continued at `at` */
-    }
     for (;;) {
+        struct fiber *f = &block.fiber[block.now];
         block.call(block.args);
-        block.fiber[me].state = DONE;
-        switch_to(block.fiber[me].at, block.scheduler);
+        f->state = DONE;
+        switch_place(&f->at, &block.scheduler);
     }
 }
 
@@ -82,22 +114,15 @@ static void make_fibers(unsigned threads)
         block.stacks = (char *)mmap(NULL, (size_t)MOST_THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         assert(block.stacks != MAP_FAILED);
     }
-    for (; block.made < threads; block.made++) {
-        block.now = block.made;
-        getcontext(&block.entry);
-        block.entry.uc_stack.ss_sp = block.stacks + (size_t)block.made * STACK;
-        block.entry.uc_stack.ss_size = STACK;
-        block.entry.uc_link = NULL;
-        makecontext(&block.entry, fiber_main, 0);
-        swapcontext(&block.starter, &block.entry);
-    }
+    for (; block.made < threads; block.made++)
+        begin_at(&block.fiber[block.made].at, block.stacks + (size_t)block.made * STACK, fiber_main);
 }
 
 static void wait_as(enum fiber_state state)
 {
     struct fiber *f = &block.fiber[block.now];
     f->state = state;
-    switch_to(f->at, block.scheduler);
+    switch_place(&f->at, &block.scheduler);
 }
 
 void lanes_block_barrier(void) { wait_as(AT_BLOCK); }
@@ -125,11 +150,7 @@ uint64_t lanes_exchange(unsigned mask, uint64_t bits, unsigned from)
     unsigned first = block.now / 32 * 32;
     block.fiber[block.now].exchange = bits;
     lanes_warp_barrier(mask);
-    uint64_t got = block.fiber[first + from].exchange;
-    if (!(mask >> from & 1))
-        got = 0xdeaddeaddeaddeadu; /* undefined on a device */
-    lanes_warp_barrier(mask);
-    return got;
+    return mask >> from & 1 ? block.fiber[first + from].given : 0xdeaddeaddeaddeadu; /* undefined on a device */
 }
 
 /* ---- one block ---- */
@@ -169,8 +190,12 @@ static void release_warp(unsigned first)
             if (mask >> other & 1)
                 complete = block.fiber[first + other].state == AT_WARP && block.fiber[first + other].mask == mask;
         for (unsigned other = 0; other < 32 && complete; other++)
-            if (mask >> other & 1)
+            if (mask >> other & 1) {
                 block.fiber[first + other].state = READY;
+                block.fiber[first + other].given = block.fiber[first + other].exchange;
+            }
+        if (complete && mask == 0xffffffffu)
+            return;
     }
 }
 
@@ -183,7 +208,7 @@ static void run_warp(unsigned first, enum emulator_order how)
         if (block.fiber[first + order[i]].state == READY) {
             block.now = first + order[i];
             threadIdx = (struct lanes_index){block.now, 0, 0};
-            switch_to(block.scheduler, block.fiber[block.now].at);
+            switch_place(&block.scheduler, &block.fiber[block.now].at);
         }
     release_warp(first);
 }
@@ -192,9 +217,10 @@ static void run_warp(unsigned first, enum emulator_order how)
  * for a few steps. */
 static void run_block(enum emulator_order how)
 {
+    static unsigned runs;
     unsigned order[MOST_THREADS / 32], warps = block.threads / 32;
-    for (char *p = __start_lanes_shared; p < __stop_lanes_shared; p++)
-        *p = (char)0xa5;
+    if (++runs % 16 == 1) /* the arrays of all kernels together are large; other blocks find what earlier ones left */
+        memset(__start_lanes_shared, 0xa5, (size_t)(__stop_lanes_shared - __start_lanes_shared));
     for (unsigned i = 0; i < block.threads; i++)
         block.fiber[i].state = READY;
     while (count(0, block.threads, READY)) {

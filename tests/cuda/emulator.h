@@ -4,7 +4,7 @@
  * barrier; then the next one runs. The blocks of a launch run one after the other. The order of blocks, of the warps of a block, and of the lanes of a
  * warp is ascending, descending, or random with a seed. If a barrier is missing in a kernel, then some orders give other results than others, and the tests see it.
  *
- * Shared memory contains garbage when a block begins. Memory of the device contains garbage when it is allocated, and an inaccessible page follows it.
+ * Shared memory contains garbage, or what earlier blocks left, when a block begins. Memory of the device contains garbage when it is allocated, and an inaccessible page follows it.
  * A block whose threads wait for each other in vain ends the program with a message that names the kernel.
  *
  * What this cannot show: what nvcc makes of a kernel, and how threads of a real device see each other's writes without a barrier. */

@@ -1,0 +1,139 @@
+/* tests/cuda/checkcuda_engine.c -- models of which an emulated device computes parts: the same bits as without it, for every split. */
+#include "engine/model/offload.h"
+#include "tests/cuda/checked_device.h"
+#include "tests/support/engine_support.h"
+#include "tests/support/tiny.h"
+
+#define TOKENS 5
+#define PROMPT 9 /* two passes of at most 8 rows */
+
+static const struct {
+    const char *name;
+    int modules;
+} tiny[] = {
+#define X(name, modules) {"golden/tiny/" name, modules},
+    TINY_CHECKPOINTS(X) TINY_WITH_INDEXER(X)
+#undef X
+};
+
+static struct device *device;
+
+/* Opens a model of which the device computes parts. */
+static vb_model *offloaded(const char *dir, enum precision precision, enum cache_type cache, int layers, int without_experts)
+{
+    device = open_checked_device();
+    struct offload_options offload = {device, layers, without_experts};
+    struct conventions conventions = {{0}};
+    struct model_options o = {.conventions = &conventions, .precision = precision, .cache_type = cache, .offload = &offload, .threads = 1};
+    struct model *m;
+    OK(model_open_under(&m, dir, &o, NULL, &err));
+    return m;
+}
+
+static void close_offloaded(vb_model *m)
+{
+    vb_model_close(m);
+    if (device_failure(device))
+        fail_msg("%s", device_failure(device));
+    device_close(device);
+}
+
+static vb_model *on_cpu(const char *dir, const char *precision, const char *cache)
+{
+    vb_model *m;
+    OK(vb_model_open(&m, dir, &(vb_model_options){.precision = precision, .cache_type = cache, .threads = 1}, &err));
+    return m;
+}
+
+static const vb_session_options one_thread = {.context = 64, .threads = 1, .prefill_chunk = 8};
+
+static void compare(const char *what, const vb_model *a, const vb_model *b, const vb_session_options *o)
+{
+    static struct record want, got;
+    int32_t prompt[PROMPT];
+    random_tokens(a, 7, prompt, PROMPT);
+    run(a, &one_thread, prompt, PROMPT, TOKENS, &want);
+    run(b, o, prompt, PROMPT, TOKENS, &got);
+    check_same(what, &want, &got);
+}
+
+static void every_split_has_the_bits_of_the_cpu(__attribute__((unused)) void **state)
+{
+    for (size_t i = 0; i < sizeof tiny / sizeof *tiny; i++) {
+        vb_model *a = on_cpu(tiny[i].name, "f32", "f32");
+        int layers = a->config.num_hidden_layers;
+        for (int n = 1; n <= layers + 1; n = n == 2 ? layers + 1 : n + 1) {
+            vb_session_options o = one_thread;
+            char what[128];
+            snprintf(what, sizeof what, "%s, %d layers", tiny[i].name, n);
+            vb_model *b = offloaded(tiny[i].name, PRECISION_F32, CACHE_TYPE_F32, n, n == 2);
+            o.drafting.method = n > layers && tiny[i].modules ? "mtp-eagle" : NULL;
+            compare(what, a, b, &o);
+            assert_true(!is_emulated() || n == 2 || emulator_launches(device) > 0);
+            close_offloaded(b);
+        }
+        vb_model_close(a);
+    }
+}
+
+static void precisions_and_caches_have_the_bits_of_the_cpu(__attribute__((unused)) void **state)
+{
+    static const char *const precisions[] = {"f32", "bf16", "q8", "q4"}, *const caches[] = {"f32", "bf16", "q8"};
+    static const enum precision precision[] = {PRECISION_F32, PRECISION_BF16, PRECISION_Q8, PRECISION_Q4};
+    static const enum cache_type cache[] = {CACHE_TYPE_F32, CACHE_TYPE_BF16, CACHE_TYPE_Q8};
+    for (size_t p = 0; p < 4; p++)
+        for (size_t c = 0; c < 3; c++) {
+            if (p && c && p != c)
+                continue;
+            vb_session_options o = one_thread;
+            char what[64];
+            snprintf(what, sizeof what, "precision %s, cache %s", precisions[p], caches[c]);
+            vb_model *a = on_cpu("golden/tiny/v3-mtp3", precisions[p], caches[c]), *b = offloaded("golden/tiny/v3-mtp3", precision[p], cache[c], OFFLOAD_AUTO, 0);
+            o.drafting.method = mtp_method(p);
+            compare(what, a, b, &o);
+            assert_true(!is_emulated() || emulator_replays(device) > 0);
+            close_offloaded(b);
+            vb_model_close(a);
+        }
+}
+
+/* Two sessions with splits of their own decode alone. Then a batch computes them together, with the split of the first. */
+static void sessions_with_other_splits_share_passes(__attribute__((unused)) void **state)
+{
+    static struct record want[2], got[2];
+    vb_model *a = on_cpu("golden/tiny/v3", "f32", "f32"), *b = offloaded("golden/tiny/v3", PRECISION_F32, CACHE_TYPE_F32, OFFLOAD_AUTO, 0);
+    vb_session *alone[2], *together[2];
+    vb_generate_options options[2];
+    vb_result results[2];
+    int32_t prompt[20];
+    random_tokens(a, 7, prompt, 20);
+    for (int i = 0; i < 2; i++) {
+        vb_session_options o = one_thread;
+        alone[i] = open_session(a, &o, prompt + i, 12);
+        generate(alone[i], 6, &want[i]);
+        o.cpu_layers = i ? 1 : 2;
+        together[i] = open_session(b, &o, prompt + i, 12);
+        generate(together[i], 6, &got[i]);
+        check_same("alone", &want[i], &got[i]);
+        generate(alone[i], 6, &want[i]);
+        memset(&got[i], 0, sizeof got[i]);
+        options[i] = recording(&got[i], together[i], 6);
+    }
+    assert_true(!is_emulated() || emulator_launches(device) > 100);
+    OK(generate_together(together, 2, options, results, &err));
+    for (int i = 0; i < 2; i++) {
+        got[i].result = results[i];
+        check_same("together", &want[i], &got[i]);
+        vb_session_close(alone[i]);
+        vb_session_close(together[i]);
+    }
+    close_offloaded(b);
+    vb_model_close(a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_split_has_the_bits_of_the_cpu), cmocka_unit_test(precisions_and_caches_have_the_bits_of_the_cpu),
+                                       cmocka_unit_test(sessions_with_other_splits_share_passes)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

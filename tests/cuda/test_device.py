@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""test_device.py VERBATIM [TEST]: the command with --device cuda, on a GPU that is an emulator (tests/cuda/fake_driver.c).
+
+VERBATIM is build/tests/cuda/verbatim, beside the fake driver libcuda.so.1. What it prints is compared with what it prints without a GPU."""
+import ctypes.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
+from running import run_tests  # noqa: E402
+
+VERBATIM = sys.argv[1]
+TALE = "golden/tale"
+REAL_DRIVER = ctypes.util.find_library("cuda") is not None
+PROMPT = ["--tokens", "5,6,7,8,9,5,6,7"]
+
+
+def run(*arguments, gpu=None, driver=True):
+    """gpu: what the fake driver does (FAKE_GPU)."""
+    environment = {**os.environ, "LD_LIBRARY_PATH": os.path.dirname(VERBATIM) if driver else ""}
+    if gpu:
+        environment["FAKE_GPU"] = gpu
+    return subprocess.run([VERBATIM, *arguments], capture_output=True, text=True, timeout=300, env=environment)
+
+
+def output(*arguments, **how):
+    ran = run(*arguments, **how)
+    assert ran.returncode == 0, f"{arguments}: {ran.stderr}"
+    return ran.stdout
+
+
+def refused(part, *arguments, **how):
+    ran = run("generate", "golden/tiny/v3", *PROMPT, "-n", "4", *arguments, **how)
+    errors = [line for line in ran.stderr.splitlines() if line.startswith("verbatim: ")]
+    assert ran.returncode in (1, 2) and len(errors) == 1 and part in errors[0], f"{arguments} {how}: {ran.returncode} {ran.stderr}"
+    return ran
+
+
+def what_cannot_be_used_is_said_in_one_sentence():
+    if not REAL_DRIVER:
+        refused("libcuda.so.1 is missing", "--device", "cuda", driver=False)
+    refused("no CUDA-capable device", "--device", "cuda", gpu="none")
+    refused("cannot run the kernels: the provided PTX was compiled with an unsupported toolchain. (its driver is for CUDA 11.4)", "--device", "cuda", gpu="old")
+    refused("there is no GPU number 3; the driver has 1", "--device", "cuda:3")
+    refused("unknown device cudas", "--device", "cudas")
+    refused("--gpu-layers is x, wanted a number, all or auto", "--device", "cuda", "--gpu-layers", "x")
+    refused("--gpu-experts is maybe, wanted on or off", "--device", "cuda", "--gpu-experts", "maybe")
+    refused("--gpu-layers is for --device cuda", "--gpu-layers", "3")
+    refused("has no memory for", "--device", "cuda", "--gpu-layers", "all", gpu="memory:20000")
+
+
+def auto_goes_on_without_a_gpu():
+    wanted = json.loads(output("generate", "golden/tiny/v3", *PROMPT, "-n", "4", "--json"))["fingerprint"]
+    for gpu, driver in [("none", True), (None, True)] if REAL_DRIVER else [("none", True), (None, False), (None, True)]:
+        ran = run("generate", "golden/tiny/v3", *PROMPT, "-n", "4", "--json", "--device", "auto", gpu=gpu, driver=driver)
+        assert ran.returncode == 0 and json.loads(ran.stdout)["fingerprint"] == wanted, ran.stderr
+        assert ("the CPU computes everything" in ran.stderr) == (gpu == "none" or not driver), ran.stderr
+
+
+def a_gpu_that_fails_ends_the_run():
+    """At each of some launches: loading, the prompt, a draft, a token. Never a token from garbage."""
+    arguments = ["generate", "golden/tiny/v3", *PROMPT, "-n", "6", "--draft", "mtp-eagle"]
+    whole = output(*arguments)
+    for launch in [0, 1, 7, 30, 100, 200]:
+        ran = run(*arguments, "--device", "cuda", gpu=f"launch:{launch}")
+        assert ran.returncode == 1 and "failed: unspecified launch failure" in ran.stderr, f"launch {launch}: {ran.returncode} {ran.stderr}"
+        assert whole.startswith(ran.stdout.rstrip("\n")), f"launch {launch}: {ran.stdout!r} is no beginning of {whole!r}"
+
+
+def generate_has_the_bits_of_the_cpu():
+    for model, more in [("golden/tiny/v3-mtp3", []), ("golden/tiny/glm5", []), ("golden/gguf/tiny-quantised.gguf", []), (TALE, ["--precision", "q8"])]:
+        wanted = json.loads(output("generate", model, *PROMPT, "-n", "10", "--json", *more))
+        for split in [["all"], ["1"], ["auto", "--gpu-experts", "off"]]:
+            got = json.loads(output("generate", model, *PROMPT, "-n", "10", "--json", *more, "--device", "cuda", "--gpu-layers", *split))
+            assert got["fingerprint"] == wanted["fingerprint"] and got["tokens"] == wanted["tokens"], f"{model} {split}"
+
+
+def a_session_moves_between_cpu_and_gpu():
+    with tempfile.TemporaryDirectory() as folder:
+        for save, load in [(["--device", "cuda"], []), ([], ["--device", "cuda"]), (["--device", "cuda", "--gpu-layers", "1"], ["--device", "cuda"])]:
+            file = f"{folder}/session"
+            output("generate", "golden/tiny/v3", *PROMPT, "-n", "5", "--save-session", file, "--json", *save)
+            got = json.loads(output("generate", "golden/tiny/v3", "--session", file, "-n", "5", "--json", *load))
+            wanted_file = f"{folder}/wanted"
+            output("generate", "golden/tiny/v3", *PROMPT, "-n", "5", "--save-session", wanted_file, "--json")
+            wanted = json.loads(output("generate", "golden/tiny/v3", "--session", wanted_file, "-n", "5", "--json"))
+            assert pathlib.Path(file).read_bytes() == pathlib.Path(wanted_file).read_bytes(), "the files differ"
+            assert got["fingerprint"] == wanted["fingerprint"]
+            os.remove(file)
+            os.remove(wanted_file)
+
+
+def a_batch_has_the_bits_of_the_cpu():
+    with tempfile.TemporaryDirectory() as folder:
+        lines = [{"tokens": [5, 6, 7, 8][:n], "n": 4 + n} for n in (1, 2, 3, 4)]
+        prompts = pathlib.Path(folder, "prompts")
+        prompts.write_text("".join(json.dumps({"id": str(i), "tokens": line["tokens"], "max_tokens": line["n"]}) + "\n" for i, line in enumerate(lines)))
+        answers = []
+        for i, device in enumerate([[], ["--device", "cuda"]]):
+            out = f"{folder}/out{i}"
+            output("generate", "golden/tiny/v3", "--prompts", str(prompts), "-o", out, "--max-sequences", "3", "--draft", "mtp-eagle", *device)
+            answers.append(sorted(json.dumps({k: v for k, v in json.loads(line).items() if k in ("id", "fingerprint", "tokens")}, sort_keys=True)
+                                  for line in pathlib.Path(out).read_text().splitlines()))
+        assert len(answers[0]) == len(lines) and answers[0] == answers[1], answers
+
+
+def verify_compares_splits():
+    said = json.loads(output("verify", "golden/tiny/v3", "--tokens", "5,6,7", "-n", "3", "--json", "--device", "cuda", "--draft", "mtp-eagle", "--draft-tokens", "2",
+                             "--threads", "1", "--isa", "scalar", "--prefill-chunk", "64"))
+    layers = {row["gpu_layers"] for row in said["rows"]}
+    assert said["equal"] and {0, 1} < layers and len(layers) >= 3, said
+
+
+def dump_on_a_gpu_is_that_of_the_cpu():
+    with tempfile.TemporaryDirectory() as folder:
+        for name, device in [("cpu", []), ("gpu", ["--device", "cuda"])]:
+            output("dump", "golden/tiny/v3", *PROMPT, "-n", "3", "-o", f"{folder}/{name}", *device)
+        output("diff", f"{folder}/cpu", f"{folder}/gpu", "--bits")
+
+
+TESTS = [what_cannot_be_used_is_said_in_one_sentence, auto_goes_on_without_a_gpu, a_gpu_that_fails_ends_the_run, generate_has_the_bits_of_the_cpu,
+         a_session_moves_between_cpu_and_gpu, a_batch_has_the_bits_of_the_cpu, verify_compares_splits, dump_on_a_gpu_is_that_of_the_cpu]
+
+if __name__ == "__main__":
+    sys.exit(run_tests(TESTS))
