@@ -25,7 +25,8 @@ static void run(struct op_ctx *cx, float *y, const struct mlp_weights *w, const 
         of_down.x_row = NULL;
     }
     device_multiply(d, first, 2, x, tiles);
-    device_run(d, silu_mul, divide_up(rows * i, THREADS_silu_mul), 1, 1, .h = device_at(d, h), .u = device_at(d, u), .n = rows * i, .round = form == 1u << OP_ROUNDED);
+    device_run(d, silu_mul, divide_up(rows * i, THREADS_silu_mul), 1, 1, .h = device_at(d, h), .u = device_at(d, u), .n = rows * i,
+               .round = form == 1u << OP_ROUNDED);
     struct device_x hidden = device_convert(cx, form & 1u << OP_GROUPS, h, rows, i);
     device_multiply(d, &last, 1, &hidden, tiles ? &of_down : NULL);
 }

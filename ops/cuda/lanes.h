@@ -1,8 +1,8 @@
 /* ops/cuda/lanes.h -- the words in which kernels are written.
  *
  * The kernels (ops/cuda/X.cu) compile twice: with nvcc for a GPU, and with a C++ compiler for tests on the CPU. They use only
- * CUDA's words blockIdx, threadIdx, gridDim, __syncthreads, __syncwarp, __shfl_*_sync, __dp4a, __byte_perm and __funnelshift_r, and the words below. For the CPU,
- * tests/cuda/lanes.h defines all of these, and is included first.
+ * CUDA's words blockIdx, threadIdx, gridDim, __syncthreads, __syncwarp, __shfl_*_sync, __dp4a, __byte_perm and __funnelshift_r, and the words
+ * below. For the CPU, tests/cuda/lanes.h defines all of these, and is included first.
  *
  * KERNEL(name) { ... }      defines a kernel. Its arguments are `a`, a struct name_args (ops/cuda/kernels.h).
  * DEVICE                    begins the definition of a function that kernels call.

@@ -71,7 +71,8 @@ template <int T> DEVICE void load_x(struct lane_x<T> &x, uint32_t *memory, const
 }
 
 /* Stores the operands of the fma of this lane's group: `chain` of them for each row of x, in the order of rule 2. */
-template <int T> DEVICE void store_operands(struct warp_memory &m, unsigned slot, const struct group_codes &c, const struct lane_x<T> &x, int halves, int minimums)
+template <int T> DEVICE void store_operands(struct warp_memory &m, unsigned slot, const struct group_codes &c, const struct lane_x<T> &x, int halves,
+                                         int minimums)
 {
     UNROLL for (int t = 0; t < T; t++) {
         int32_t lower = 0, upper = 0;

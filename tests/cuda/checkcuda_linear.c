@@ -85,7 +85,9 @@ TEST(embedded_rows_have_the_bits_of_the_cpu)
  * has zeros; 11: ordinary numbers; 17: numbers whose sums overflow, infinities and NaN. */
 static float special_float(uint64_t *seed, unsigned count)
 {
-    static const float values[] = {0.0f, -0.0f, 0x1p-149f, -0x1.8p-127f, 0x1p-126f, 0x1p-60f, -0x1.004p-56f, 0x1.8p-57f, 0x1.ffp-57f, 1.0f, -0x1.01p0f, 0x1p64f, -0x1.fp127f, INFINITY, -INFINITY, NAN, __builtin_nanf("0x3fffff") /* all ones */};
+    static const float values[] = {0.0f, -0.0f, 0x1p-149f, -0x1.8p-127f, 0x1p-126f, 0x1p-60f, -0x1.004p-56f,
+                                    0x1.8p-57f, 0x1.ffp-57f, 1.0f, -0x1.01p0f, 0x1p64f, -0x1.fp127f,
+                                    INFINITY, -INFINITY, NAN, __builtin_nanf("0x3fffff") /* all ones */};
     return values[random_below(seed, count)];
 }
 

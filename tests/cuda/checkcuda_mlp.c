@@ -55,7 +55,8 @@ TEST(dense_layers_have_the_bits_of_the_cpu)
         for (size_t m = 0; m < COUNT(types); m++)
             for (in_bf16 = 0; in_bf16 <= CAN_BE_BF16(types[m]); in_bf16++)
                 for (size_t S = 1; S <= 6; S += order_ ? 5 : 2) {
-                    size_t mark = guard_count, width = 96, i = types[m][2] == WEIGHT_Q6_K ? 256 : 64, bytes = op_mlp_scratch(S, width, i), size = S * width * sizeof(float);
+                    size_t mark = guard_count, width = 96, i = types[m][2] == WEIGHT_Q6_K ? 256 : 64, bytes = op_mlp_scratch(S, width, i);
+                    size_t size = S * width * sizeof(float);
                     struct three w = random_three(d, types[m], width, i, &seed);
                     struct mlp_weights weights = weights_of_three(&w);
                     struct op_ctx cpu = context_of(scalar_table(), 1, bytes), cx = device_context(d, bytes);
@@ -109,10 +110,12 @@ TEST(experts_have_the_bits_of_the_cpu)
             for (in_bf16 = 0; in_bf16 <= CAN_BE_BF16(types[m]); in_bf16++)
                 for (size_t n = 0; n < COUNT(shapes); n++) {
                     size_t mark = guard_count, experts = shapes[n].experts, chosen = shapes[n].chosen, S = shapes[n].S;
-                    size_t width = weight_is_quantised(types[m][0]) || m == 3 ? 64 : 36, i = types[m][2] == WEIGHT_Q6_K ? 256 : 64, bytes, size = S * width * sizeof(float);
+                    size_t width = weight_is_quantised(types[m][0]) || m == 3 ? 64 : 36, i = types[m][2] == WEIGHT_Q6_K ? 256 : 64;
+                    size_t bytes, size = S * width * sizeof(float);
                     if (order_ ? m % 3 != 1 || n > 4 : n > 4 && m % 2) /* in other orders, BF16 and Q8_0 only */
                         continue;
-                    struct three *w = random_experts(d, types[m], experts, width, i, &seed), shared = random_three(d, types[(m + n) % 2 ? 1 : m], width, i, &seed);
+                    struct three *w = random_experts(d, types[m], experts, width, i, &seed);
+                    struct three shared = random_three(d, types[(m + n) % 2 ? 1 : m], width, i, &seed);
                     struct mlp_weights of_shared = weights_of_three(&shared);
                     struct moe_weights weights = {experts, chosen, i, weights_of, w, n % 3 ? &of_shared : NULL};
                     int32_t *expert = guarded(S * chosen * sizeof *expert);
@@ -131,7 +134,8 @@ TEST(experts_have_the_bits_of_the_cpu)
                     for (size_t e = 0; e < experts; e++)
                         remove_three(d, &w[e]);
                     remove_three(d, &shared);
-                    device_remove(d, w), device_remove(d, expert), device_remove(d, weight), device_remove(d, x), device_remove(d, got), device_remove(d, cx.scratch);
+                    device_remove(d, w), device_remove(d, expert), device_remove(d, weight), device_remove(d, x), device_remove(d, got);
+                    device_remove(d, cx.scratch);
                     release_to(mark);
                 }
     in_bf16 = 0;

@@ -43,7 +43,8 @@ static void check(struct device *d, const struct weight_view *w, const float *x,
     device_remove(d, got), device_remove(d, cx.scratch);
 }
 
-static const float values[] = {0.0f, -0.0f, 0x1p-149f, 0x1p-101f, 0x1.fp-101f, 0x1.fffffep-101f, -0x1p-100f, 0x1.fp-100f, 1.5f, -0x1p127f, INFINITY, -INFINITY, NAN};
+static const float values[] = {0.0f, -0.0f, 0x1p-149f, 0x1p-101f, 0x1.fp-101f, 0x1.fffffep-101f, -0x1p-100f, 0x1.fp-100f, 1.5f,
+                               -0x1p127f, INFINITY, -INFINITY, NAN};
 
 /* The first groups have tiny numbers, the next ones also large ones, and the last ones any special values. */
 TEST(quantised_x_has_the_bits_of_the_cpu)
@@ -67,7 +68,8 @@ TEST(quantised_x_has_the_bits_of_the_cpu)
             }
             for (size_t g = 0; g < groups; g++) {
                 if (!same_bits(got[g].d, want[g].d) || memcmp(&got[g].sum, &want[g].sum, sizeof *got - sizeof got->d) != 0)
-                    fail_msg("%s: group %zu has the scale %a and the sum %d, not %a and %d", case_name, g, (double)got[g].d, got[g].sum, (double)want[g].d, want[g].sum);
+                    fail_msg("%s: group %zu has the scale %a and the sum %d, not %a and %d", case_name, g, (double)got[g].d, got[g].sum,
+                             (double)want[g].d, want[g].sum);
             }
             device_remove(d, x), device_remove(d, got);
             release_to(mark);
