@@ -244,7 +244,7 @@ run_native = "layers:tools/scripts/layers $(BUILD)" "tests/layers:tests/layers.s
 # test_session_file take minutes there and are left to `make asan` and `make ubsan`.
 test: test-deps
 	+$(MAKE) -j2 WERROR=1 all test-programs arm64-programs sanitized-programs crossbuild-programs threads-program
-	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) $(run_stack) "mistakes:$(MISTAKES) --jobs 1 --share 5" "mistakes/planted:tests/mistakes/planted.sh $(BUILD)" "foreign:tests/foreign/run.sh score.py --sample --only f32,bf16 --goals f32:right=100,bf16:right=100,clean=0 $(BUILD)/verbatim" $(call run_subset,sanitized,test_session test_session_file) $(call no_clang,sanitized) \
+	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) $(run_stack) "mistakes:$(MISTAKES) --jobs 1 --share 5 --tests-pass" "mistakes/planted:tests/mistakes/planted.sh $(BUILD)" "foreign:tests/foreign/run.sh score.py --sample --only f32,bf16 --goals f32:right=100,bf16:right=100,clean=0 $(BUILD)/verbatim" $(call run_subset,sanitized,test_session test_session_file) $(call no_clang,sanitized) \
 	    "sanitized/serve/clients:$(with_tls) SERVE_FUZZ=1000 tests/cli/test_serve_clients.py build-sanitized/verbatim malformed_requests_do_no_harm"
 
 # The server with clients of others, crowds of connections, and more of what `make test` samples. serve_*.sh install their clients with pip.
