@@ -120,7 +120,10 @@ SUBSET := test_config test_json test_checkpoint test_gguf test_gguf_errors test_
           test_schema_calls
 SUBSET_PROGRAMS = $(filter $(SUBSET:%=$(BUILD)/tests/%),$(TESTS))
 subset-programs: $(SUBSET_PROGRAMS) $(BUILD)/tests/test_bits $(FUZZERS) $(BUILD)/verbatim
-run_subset = $(foreach t,$(filter-out $(2),$(SUBSET)),$(if $(call named,$(t).c),"$(1)/$(t):build-$(1)/tests/$(t)")) \
+# Of places where a text is cut, a share: sanitizers look at the code, and without them the same programs try every place.
+ARGUMENTS_OF_test_meaning := 5
+ARGUMENTS_OF_test_stop    := 3
+run_subset = $(foreach t,$(filter-out $(2),$(SUBSET)),$(if $(call named,$(t).c),"$(1)/$(t):build-$(1)/tests/$(t) $(ARGUMENTS_OF_$(t))")) \
              "$(1)/test_bits:build-$(1)/tests/test_bits 3" \
              $(foreach f,$(notdir $(FUZZERS)),"$(1)/$(f):build-$(1)/tests/$(f) -random 300 1 $(call seeds_of,$(f))")
 # Clang knows more of what is undefined, and conversions that lose something. Unsigned numbers may wrap around: hashes do.
