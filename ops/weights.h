@@ -28,6 +28,14 @@ static inline size_t weight_bytes(const struct weight_view *w)
     return weight_type_bytes(w->type, w->rows * w->cols);
 }
 
+/* Returns the size of the scales of I4 and F4 weights; 0 for other types. */
+static inline size_t weight_group_scale_bytes(const struct weight_view *w)
+{
+    if (w->type == WEIGHT_I4)
+        return w->rows * w->cols / QUANTISED_GROUP * sizeof(uint16_t);
+    return w->type == WEIGHT_F4 ? w->rows * w->cols / w->group_size : 0;
+}
+
 /* Returns a view of rows [first, first + count). No weight is copied. */
 static inline struct weight_view weight_rows(const struct weight_view *w, size_t first, size_t count)
 {

@@ -85,6 +85,14 @@ void checkpoint_set_copied(struct checkpoint *c, const struct tensor *t);
  * kernel reads them again at the next access. Memory that is not mapped from a file is left alone. */
 void checkpoint_release(const struct checkpoint *c, const void *data, size_t bytes);
 
+/* Turns the kernel's read-ahead for the mapped files off (MADV_RANDOM: it reads only the pages that are used) or on again. It is on
+ * after checkpoint_open. */
+void checkpoint_read_ahead(const struct checkpoint *c, int on);
+/* Lets the kernel read these bytes into the page cache (MADV_WILLNEED), and does not wait for them. Nothing is read that is in the
+ * page cache already. Errors are ignored: the bytes are then read when they are used. Memory that is not mapped from a file is
+ * left alone. */
+void checkpoint_prefetch(const struct checkpoint *c, const void *data, size_t bytes);
+
 /* Locks into memory (mlock) all mapped tensors that the model has not copied, and the `more` bytes at `copies`, which are
  * the model's copies. Mappings stay locked until checkpoint_close. If anything cannot be locked, nothing stays locked, and
  * the error message says whether the limit RLIMIT_MEMLOCK is the cause. */

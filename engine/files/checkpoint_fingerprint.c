@@ -31,6 +31,7 @@ uint64_t checkpoint_fingerprint(const struct checkpoint *c)
     uint64_t sum = 0;
     size_t total = 0, begin = 0;
     crc64_open(&crc);
+    checkpoint_read_ahead(c, 0);
     for (size_t i = 0; i < checkpoint_count(c); i++)
         total += matrix_bytes(checkpoint_at(c, i));
     for (size_t i = 0; i < checkpoint_count(c); i++) {
@@ -44,6 +45,7 @@ uint64_t checkpoint_fingerprint(const struct checkpoint *c)
             sum = crc64(&crc, sum, t->data, t->bytes);
         begin += matrix_bytes(t);
     }
+    checkpoint_read_ahead(c, 1);
     return sum;
 }
 

@@ -1,4 +1,4 @@
-/* engine/files/checkpoint_memory.c -- locks bytes of the mapped files into memory, or releases them. */
+/* engine/files/checkpoint_memory.c -- locks bytes of the mapped files into memory, reads them in advance, or releases them. */
 #include "engine/files/checkpoint_internal.h"
 
 #include <errno.h>
@@ -24,6 +24,23 @@ void checkpoint_release(const struct checkpoint *c, const void *data, size_t byt
     /* The first and the last page may also contain bytes of other tensors. The kernel reads these pages again when they
      * are needed. */
     madvise((void *)begin, (uintptr_t)data + bytes - begin, MADV_DONTNEED);
+}
+
+void checkpoint_read_ahead(const struct checkpoint *c, int on)
+{
+    for (const struct mapping *m = c->mappings; m; m = m->next)
+        madvise(m->data, m->size, on ? MADV_NORMAL : MADV_RANDOM);
+}
+
+#define REQUEST ((uintptr_t)128 << 10) /* the kernel shortens larger requests to its read-ahead window, by default 128 KB */
+
+void checkpoint_prefetch(const struct checkpoint *c, const void *data, size_t bytes)
+{
+    if (!bytes || !mapping_of(c, data))
+        return;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), end = (uintptr_t)data + bytes;
+    for (uintptr_t at = (uintptr_t)data / page * page; at < end; at += REQUEST)
+        madvise((void *)at, end - at < REQUEST ? end - at : REQUEST, MADV_WILLNEED);
 }
 
 /* ---- locking ---- */

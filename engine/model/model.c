@@ -107,11 +107,7 @@ static int bind_matrix(struct binder *b, struct weight_view *w, const struct ten
 /* Counts the scales of codes of 4 bits, too. Those of FP8 and int8 matrices, less than 1 % of the bytes, are not counted. */
 static void count_stored(struct binder *b, const struct weight_view *w)
 {
-    b->newest_bytes = weight_bytes(w);
-    if (w->type == WEIGHT_I4)
-        b->newest_bytes += w->rows * w->cols / QUANTISED_GROUP * sizeof(uint16_t);
-    if (w->type == WEIGHT_F4)
-        b->newest_bytes += w->rows * w->cols / w->group_size;
+    b->newest_bytes = weight_bytes(w) + weight_group_scale_bytes(w);
     b->m->stored_bytes += b->newest_bytes;
 }
 
@@ -217,6 +213,7 @@ static int bind_exact(struct binder *b, struct weight_view *w, const char *part,
     float *copy = b->o->shapes_only ? NULL : model_alloc(b, w->rows * w->cols, sizeof *copy);
     if (!copy && !b->o->shapes_only)
         return VB_NO_MEMORY;
+    checkpoint_prefetch(b->m->checkpoint, w->data, weight_bytes(w));
     for (size_t i = 0; copy && i < w->rows; i++)
         decode_weights(copy + i * w->cols, w, i, 0, w->cols);
     if (rounded && copy)
@@ -311,6 +308,8 @@ static int bind_layer(struct binder *b, struct layer *l, int index)
     set_layer(b, index);
     b->on_device = index < b->c->num_hidden_layers ? index >= b->offload.first_attention : b->offload.ends;
     l->is_moe = config_layer_is_moe(b->c, index);
+    if (b->m->ranks && !(l->prefetched = model_alloc(b, 1 + (l->is_moe ? b->c->dims.E : 0), 1)))
+        return VB_NO_MEMORY;
     if ((rc = bind_vector(b, &l->input_layernorm, "input_layernorm.weight", d)) ||
         (rc = bind_vector(b, &l->post_attention_layernorm, "post_attention_layernorm.weight", d)) ||
         (rc = bind_mla(b, &l->self_attn, index)))
@@ -469,6 +468,8 @@ static int bind_all(struct binder *b)
     m->num_mtp = count_mtp(b);
     b->offload = offload_choose(b->o->offload ? b->o->offload : &none, b->c, m->checkpoint);
     b->on_device = b->offload.ends;
+    if (m->ranks) /* binding reads vectors, and beside them there are rows of other ranks */
+        checkpoint_read_ahead(m->checkpoint, 0);
     if ((m->magnitudes = model_alloc(b, checkpoint_count(m->checkpoint) + 1, 1)) && /* + 1 for a tied output head */
         !(rc = refuse_drafter(b)))
         rc = bind_outside(b);
@@ -479,6 +480,7 @@ static int bind_all(struct binder *b)
         rc = bind_layer(b, &m->layers[i], i);
     for (int k = 0; !rc && k < m->num_mtp; k++)
         rc = bind_mtp(b, &m->mtp[k], layers + k);
+    checkpoint_read_ahead(m->checkpoint, 1);
     if (!rc && !(rc = account(b)) && !(rc = model_make_copies(b)))
         share_outside(m);
     if (!rc && b->o->offload)

@@ -54,6 +54,7 @@ struct moe {
 struct layer {
     const float *input_layernorm, *post_attention_layernorm; /* [d] */
     struct mla self_attn;
+    unsigned char *prefetched;              /* with ranks: [1 + E], see prefetch.h; else NULL */
     int is_moe;
     int attention_on_device, mlp_on_device; /* nonzero: a device computes this part (offload.h) */
     struct mlp mlp; /* used if is_moe is 0 */
@@ -117,7 +118,7 @@ struct model {
                                                  reordered (panels), in bytes */
     unsigned char *magnitudes;                /* for precision bf16: one value of enum magnitudes per matrix. Kernels set
                                                  these values. Each value changes once, from unknown to known. Nothing else
-                                                 in an open model changes */
+                                                 in an open model changes, except `prefetched` of its layers */
     size_t magnitudes_used;
     struct numa *numa;                        /* placement of weights on NUMA nodes (numa.h); NULL: off */
     struct model_block *blocks;               /* list of all memory that the model owns and model_close frees */

@@ -14,6 +14,7 @@
 #include "ops/rmsnorm.h"
 #include "ops/round.h"
 #include "ops/weights.h"
+#include "engine/model/prefetch.h"
 #include "engine/pass/indexing.h"
 #include "engine/pass/lead.h"
 #include "engine/pass/offload.h"
@@ -237,6 +238,7 @@ static void feed_forward(struct workspace *w, const struct layer *l, size_t laye
     op_router(&w->cx, w->experts, w->weights, w->scores, &router, S);
     keep_taken_experts(w, layer, rows, S);
     tap_operator(w, "mlp.");
+    model_prefetch_experts(w->model, l, w->experts, S * router.chosen);
     op_enter(&w->cx, PART_EXPERTS);
     op_moe(&w->cx, out, x, w->experts, w->weights, &weights, S);
     op_enter(&w->cx, PART_SMALL);
@@ -247,6 +249,7 @@ static void decoder_layer(struct workspace *w, const struct layer *l, size_t cac
 {
     size_t d = w->model->config.dims.d;
     float eps = (float)w->model->config.rms_norm_eps;
+    model_prefetch_layer(w->model, l);
     offload_place(w, l->attention_on_device && w->offload.attention && cache_layer >= w->offload.from, S);
     tap(w, "input_layernorm.input", w->x, d);
     op_rmsnorm(&w->cx, w->normed, d, w->x, d, l->input_layernorm, S, d, eps);
