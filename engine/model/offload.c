@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "ops/cuda/driver.h"
+#include "ops/linear_device.h"
 #include "ops/router.h"
 #include "ops/weights.h"
 
@@ -166,6 +167,8 @@ static void put_matrix(struct upload *u, struct weight_view *w)
     if (!w->rows)
         return;
     assert(!w->panels);
+    if (u->device && !u->failed)
+        u->failed = device_add_tables(u->device, w->type);
     begin_scales_at_row(w);
     put(u, w->data, (w->rows - 1) * row_bytes(w) + weight_bytes(&last));
     if (w->scale)
@@ -236,12 +239,27 @@ static void put_moe(struct upload *u, struct moe *m, const struct model *of)
     put_table(u, m, E, of->allocator);
 }
 
+static int is_like(const struct weight_view *a, const struct weight_view *b)
+{
+    return a->type == b->type && a->rows == b->rows && a->group_size == b->group_size && a->block_rows == b->block_rows && a->block_cols == b->block_cols;
+}
+
+/* Returns whether the device's operator can compute the experts: their matrices must have one type, and the router must not have too many. */
+static int may_have_experts(const struct moe *m, const struct config *c)
+{
+    int may = op_router_fits_device(&(struct router){.experts = c->dims.E, .chosen = c->dims.chosen});
+    for (size_t e = 1; e < c->dims.E && may; e++)
+        may = is_like(&m->experts[e].gate_proj, &m->experts->gate_proj) && is_like(&m->experts[e].up_proj, &m->experts->up_proj) &&
+              is_like(&m->experts[e].down_proj, &m->experts->down_proj);
+    return may;
+}
+
 /* `experts`: whether the device computes the experts, if the layer has any. */
 static void put_layer(struct upload *u, struct layer *l, int experts, const struct model *m)
 {
     const struct config *c = &m->config;
     l->attention_on_device = !c->index_topk;
-    l->mlp_on_device = !l->is_moe || (experts && op_router_fits_device(&(struct router){.experts = c->dims.E, .chosen = c->dims.chosen}));
+    l->mlp_on_device = !l->is_moe || (experts && may_have_experts(&l->moe, c));
     if (l->attention_on_device) {
         put_vector(u, l->input_layernorm, c->dims.d);
         put_attention(u, &l->self_attn, c);
