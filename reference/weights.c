@@ -194,11 +194,12 @@ static void make_room(struct reference_binder *b)
     b->room = count;
 }
 
-/* Two matrices may be bound to one tensor. If there is no room for the second, its rows are decoded when they are needed. */
+/* Two matrices may be bound to one tensor. If there is no room for the second, its rows are decoded when they are needed.
+ * So are those of F32 tensors: to decode them is to copy them, and a test of gradients changes them between two passes. */
 static void decode(struct reference_binder *b, struct matrix *w)
 {
     size_t rows = (size_t)w->rows, cols = (size_t)w->cols;
-    if (b->room - b->decoded < rows * cols)
+    if (w->tensor->dtype == DTYPE_F32 || b->room - b->decoded < rows * cols)
         return;
     double *out = b->r->decoded + b->decoded;
     for (size_t i = 0; i < rows; i++) {
