@@ -1,6 +1,7 @@
 #include "tests/cuda/emulator.h"
 
 #include <assert.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,7 +131,7 @@ void lanes_block_barrier(void) { wait_as(AT_BLOCK); }
 void lanes_warp_barrier(unsigned mask)
 {
     if (!(mask >> threadIdx.x % 32 & 1)) {
-        fprintf(stderr, "kernel %s: thread %u is not in the mask %08x of its own barrier\n", block.kernel, threadIdx.x, mask);
+        fprintf(stderr, "a thread is not in the mask %08x of its own barrier\n", mask);
         abort();
     }
     block.fiber[block.now].mask = mask;
@@ -140,7 +141,7 @@ void lanes_warp_barrier(unsigned mask)
 void lanes_check_aligned(const void *p, size_t alignment)
 {
     if ((uintptr_t)p % alignment) {
-        fprintf(stderr, "kernel %s: %zu bytes are read from an address that is not aligned\n", block.kernel, alignment);
+        fprintf(stderr, "%zu bytes are read from an address that is not aligned\n", alignment);
         abort();
     }
 }
@@ -237,10 +238,43 @@ static void run_block(enum emulator_order how)
     }
     for (unsigned i = 0; i < block.threads; i++)
         if (block.fiber[i].state != DONE) {
-            fprintf(stderr, "kernel %s: thread %u of block %u, %u, %u waits for others that do not come\n", block.kernel, i, blockIdx.x, blockIdx.y,
-                    blockIdx.z);
+            block.now = i;
+            fprintf(stderr, "a thread waits for others that do not come\n");
             abort();
         }
+}
+
+/* ---- crashes ---- */
+
+/* A test framework may catch signals and go on with its next test. That is wrong after a crash inside a kernel, which leaves a block half done and `one_launch`
+ * locked. So these signals end the program while a kernel runs. */
+static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT};
+enum { CRASHES = sizeof crashes / sizeof *crashes };
+
+static void end_program(int signal_number)
+{
+    char text[256];
+    int length = snprintf(text, sizeof text, "kernel %s, block %u, %u, %u, thread %u: %s\n", block.kernel, blockIdx.x, blockIdx.y, blockIdx.z, block.now,
+                          strsignal(signal_number));
+    ssize_t written = write(STDERR_FILENO, text, (size_t)length);
+    (void)written;
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+static void catch_crashes(struct sigaction before[CRASHES])
+{
+    struct sigaction ours = {};
+    ours.sa_handler = end_program;
+    ours.sa_flags = SA_NODEFER;
+    for (int i = 0; i < CRASHES; i++)
+        sigaction(crashes[i], &ours, &before[i]);
+}
+
+static void leave_crashes_to(const struct sigaction before[CRASHES])
+{
+    for (int i = 0; i < CRASHES; i++)
+        sigaction(crashes[i], &before[i], NULL);
 }
 
 /* ---- the device ---- */
@@ -324,7 +358,9 @@ static int launch(struct device *d, enum device_kernel kernel, const unsigned gr
     char copied[4096];
     assert(size <= sizeof copied);
     memcpy(copied, args, size);
+    struct sigaction before[CRASHES];
     pthread_mutex_lock(&one_launch);
+    catch_crashes(before);
     block.kernel = kernels[kernel].name;
     block.threads = kernels[kernel].threads;
     block.call = kernels[kernel].call;
@@ -340,6 +376,7 @@ static int launch(struct device *d, enum device_kernel kernel, const unsigned gr
                 run_block(e->order);
             }
     e->launches++;
+    leave_crashes_to(before);
     pthread_mutex_unlock(&one_launch);
     return 0;
 }

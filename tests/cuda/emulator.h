@@ -5,7 +5,8 @@
  * warp is ascending, descending, or random with a seed. If a barrier is missing in a kernel, then some orders give other results than others, and the tests see it.
  *
  * Shared memory contains garbage, or what earlier blocks left, when a block begins. Memory of the device contains garbage when it is allocated, and an inaccessible page follows it.
- * A block whose threads wait for each other in vain ends the program with a message that names the kernel.
+ * A kernel that crashes, or whose threads wait for each other in vain, ends the program with a message that names the kernel, the block and the thread. No
+ * handler that a test framework has set is called.
  *
  * What this cannot show: what nvcc makes of a kernel, and how threads of a real device see each other's writes without a barrier. */
 #ifndef VB_TEST_CUDA_EMULATOR_H
