@@ -2,6 +2,8 @@
 #include "engine/model/offload.h"
 #include "tests/cuda/checked_device.h"
 #include "tests/support/engine_support.h"
+#include "tests/support/layout_checkpoint.h"
+#include "tests/support/quantised.h"
 #include "tests/support/tiny.h"
 
 #define TOKENS 5
@@ -97,6 +99,67 @@ static void precisions_and_caches_have_the_bits_of_the_cpu(__attribute__((unused
         }
 }
 
+/* Prompt, tokens and drafts of a model with this precision, all of whose layers are on the device. Device memory that a kernel reads beyond a matrix
+ * contains garbage or cannot be read, so this also shows that all its bytes are there. */
+static void compare_all_layers(const char *path, const char *name, const char *precision)
+{
+    enum precision p;
+    char what[96];
+    vb_session_options o = one_thread;
+    o.drafting.method = "mtp-eagle";
+    snprintf(what, sizeof what, "%s, precision %s", name, precision);
+    OK(precision_parse(&p, precision, &err));
+    vb_model *a = on_cpu(path, precision, "f32"), *b = offloaded(path, p, CACHE_TYPE_F32, a->config.num_hidden_layers + 1, 0);
+    compare(what, a, b, &o);
+    assert_true(b->mtp[0].layer.mlp_on_device && (!is_emulated() || emulator_replays(device) > 0));
+    close_offloaded(b);
+    vb_model_close(a);
+}
+
+static void every_type_of_gguf_files_has_the_bits_of_the_cpu(__attribute__((unused)) void **state)
+{
+    static const struct quantised_model models[] = {
+        {.name = "small", .types = {"Q4_0", "Q5_1", "Q8_0", "IQ4_NL"}, .k_b = "MXFP4", .v_b = "Q4_1", .embedding = "Q5_0", .gate = "Q8_0"},
+        {.name = "small-mixed", .types = {"MXFP4", "F16", "Q5_0", "Q4_1"}, .k_b = "BF16", .v_b = "Q5_1", .embedding = "IQ4_NL", .gate = "F32", .tied = 1},
+        {.name = "iq2", .types = {"IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS"}, .large = 1},
+        {.name = "iq1", .types = {"IQ1_M", "IQ3_S", "IQ1_S", "Q4_K"}, .k_b = "IQ3_S", .v_b = "IQ1_S", .large = 1},
+        {.name = "k", .types = {"Q2_K", "Q3_K", "Q6_K", "Q5_K"}, .k_b = "Q4_K", .v_b = "BF16", .embedding = "Q3_K", .gate = "Q6_K", .tied = 1, .large = 1},
+        {.name = "rest", .types = {"TQ1_0", "NVFP4", "TQ2_0", "IQ4_XS"}, .k_b = "NVFP4", .v_b = "TQ2_0", .embedding = "Q4_K", .large = 1},
+    };
+    char dir[64], path[96], file[32];
+    make_dir(dir);
+    for (size_t i = 0; i < COUNT(models); i++) {
+        snprintf(file, sizeof file, "%s.gguf", models[i].name);
+        snprintf(path, sizeof path, "%s/%s", dir, file);
+        write_quantised(dir, file, models[i]);
+        compare_all_layers(path, models[i].name, "f32");
+    }
+    remove_dir(dir);
+    for (size_t t = 0; t < COUNT(block_types); t++) {
+        size_t found = 0;
+        for (size_t i = 0; i < COUNT(models); i++) {
+            const struct quantised_model *q = &models[i];
+            const char *const types[] = {q->types[0], q->types[1], q->types[2], q->types[3], q->k_b, q->gate};
+            for (size_t k = 0; k < COUNT(types); k++)
+                found += types[k] && !strcmp(types[k], block_types[t].name);
+        }
+        if (!found)
+            fail_msg("no model has matrices of type %s", block_types[t].name);
+    }
+    assert_int_equal(COUNT(block_types), WEIGHT_ALL_TYPES - WEIGHT_TYPES + 3); /* and F32, F16, BF16 */
+}
+
+static void every_layout_has_the_bits_of_the_cpu(__attribute__((unused)) void **state)
+{
+    for (int l = 0; l < LAYOUTS; l++)
+        for (int q8 = 0; q8 <= (l != LAYOUT_BF16); q8++) {
+            char dir[64];
+            layout_checkpoint(dir, (struct layout_checkpoint){.layout = (enum layout)l, .no_q_lora = q8, .tied = l % 3 == 1});
+            compare_all_layers(dir, layout_names[l], q8 ? "q8" : "f32");
+            remove_dir(dir);
+        }
+}
+
 /* Two sessions with splits of their own decode alone. Then a batch computes them together, with the split of the first. */
 static void sessions_with_other_splits_share_passes(__attribute__((unused)) void **state)
 {
@@ -134,6 +197,7 @@ static void sessions_with_other_splits_share_passes(__attribute__((unused)) void
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_split_has_the_bits_of_the_cpu), cmocka_unit_test(precisions_and_caches_have_the_bits_of_the_cpu),
+                                       cmocka_unit_test(every_type_of_gguf_files_has_the_bits_of_the_cpu), cmocka_unit_test(every_layout_has_the_bits_of_the_cpu),
                                        cmocka_unit_test(sessions_with_other_splits_share_passes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-const struct block_type block_types[19] = {
+const struct block_type block_types[26] = {
     {"F32", 0, 1, 4, 0, 0, 0, 0},
     {"F16", 1, 1, 2, 0, 0, 0, 0},
     {"BF16", 30, 1, 2, 0, 0, 0, 0},
@@ -25,6 +25,13 @@ const struct block_type block_types[19] = {
     {"Q3_K", 11, 256, 110, 108, 0, 43, 0},
     {"Q2_K", 10, 256, 84, 80, 82, 18, 1.5},
     {"NVFP4", 40, 64, 36, 0, 0, 5.9, 0},
+    {"IQ2_XXS", 16, 256, 66, 0, 0, 53, 0},
+    {"IQ2_S", 22, 256, 82, 0, 0, 56, 0},
+    {"IQ3_XXS", 18, 256, 98, 0, 0, 142, 0},
+    {"IQ3_S", 21, 256, 110, 0, 0, 140, 0},
+    {"IQ1_S", 19, 256, 50, 0, 0, 7.2, 0},
+    {"TQ1_0", 34, 256, 54, 52, 0, 0.82, 0},
+    {"TQ2_0", 35, 256, 66, 64, 0, 1.2, 0},
 };
 
 static const struct block_type *block_type(const char *name)

@@ -16,7 +16,7 @@ struct block_type {
     size_t numbers, bytes, d_at, minimum_at;
     double spread, minimum;
 };
-extern const struct block_type block_types[19];
+extern const struct block_type block_types[26];
 
 struct quantised_model {
     const char *name;
