@@ -1,0 +1,157 @@
+/* engine/train/trainer.c -- opens a trainer, after checking what it shall train. */
+#include "engine/train/train_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/base/numbers.h"
+#include "ops/crew.h"
+
+static int check_conventions(const struct config *c, vb_error *err)
+{
+    static const enum convention no_backward[] = {FIRST_EMBEDDING, FIRST_ROW, MODULE_HIDDEN, YARN, GATE, LATENT_CACHE};
+    for (size_t i = 0; i < sizeof no_backward / sizeof *no_backward; i++) {
+        const struct convention_row *row = convention_row(no_backward[i]);
+        int value = c->conventions.value[no_backward[i]];
+        if (value)
+            return vb_fail(err, VB_BAD_ARGUMENT, "%s=%s has no backward pass, wanted %s", row->name, row->values[value], row->values[0]);
+    }
+    return VB_OK;
+}
+
+static int check_model(const struct model *m, const struct trainer_options *o, vb_error *err)
+{
+    const struct config *c = &m->config;
+    const char *dir = checkpoint_dir(m->checkpoint);
+    if (c->precision != PRECISION_F32 || c->cache_type != CACHE_TYPE_F32)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s: the model has another precision or cache type than f32, and training wants f32", dir);
+    if (m->ranks || m->device)
+        return vb_fail(err, VB_UNSUPPORTED, "%s: the model is computed by several processes or by a GPU, and training wants one process and the CPU", dir);
+    if (c->index_topk)
+        return vb_fail(err, VB_UNSUPPORTED, "%s: index_topk is %d, and gradients are not computed for sparse attention", dir, c->index_topk);
+    if (o->new_model && o->part != TRAIN_MODEL)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s: a new model cannot be frozen, wanted that all of it is trained", dir);
+    if (!o->new_model && !m->embed_tokens.data)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s: it has no weights, and training from them is asked for, wanted a new model", dir);
+    return check_conventions(c, err);
+}
+
+static int check_depths(const struct model *m, const struct trainer_options *o, vb_error *err)
+{
+    int modules = o->modules ? o->modules : m->num_mtp, news = o->new_modules ? modules : modules - m->num_mtp;
+    if (o->depths < (o->part == TRAIN_MODULES) || o->depths > VB_MAX_DRAFT)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP depths, wanted %d to %d", o->depths, o->part == TRAIN_MODULES, VB_MAX_DRAFT);
+    if (o->modules < 0 || o->modules > VB_MAX_DRAFT)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP modules, wanted 0 to %d", o->modules, VB_MAX_DRAFT);
+    if (o->depths && !modules)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s has no MTP modules, wanted a number of new ones", checkpoint_dir(m->checkpoint));
+    if (news > 0 && modules > o->depths)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP modules, of which some are new, and %d depths, which train no others than the first %d", modules,
+                       o->depths, o->depths);
+    return VB_OK;
+}
+
+/* Wants numbers that are finite and at least 0; the two betas are also below 1. */
+static int check_numbers(const struct trainer_options *o, vb_error *err)
+{
+    const struct {
+        const char *name;
+        double value, below;
+    } numbers[] = {{"mtp_loss_scaling_factor", o->mtp_loss_scaling_factor, HUGE_VAL},
+                   {"beta1", o->adamw.beta1, 1.0},
+                   {"beta2", o->adamw.beta2, 1.0},
+                   {"eps", o->adamw.eps, HUGE_VAL},
+                   {"weight_decay", o->adamw.weight_decay, HUGE_VAL},
+                   {"max_norm", o->max_norm, HUGE_VAL},
+                   {"bias_update_speed", o->bias_update_speed, HUGE_VAL}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!(numbers[i].value >= 0 && numbers[i].value < numbers[i].below))
+            return vb_fail(err, VB_BAD_ARGUMENT, "%s is %g, wanted a number from 0 to below %g", numbers[i].name, numbers[i].value, numbers[i].below);
+    if (o->threads < 0 || o->threads > 4096)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%d threads, wanted 0 to 4096", o->threads);
+    return VB_OK;
+}
+
+static int find_kernels(const struct kernels **k, const char *isa, vb_error *err)
+{
+    int known;
+    *k = kernels_select(isa, &known);
+    if (*k)
+        return VB_OK;
+    return known ? vb_fail(err, VB_UNSUPPORTED, "this CPU lacks %s", isa ? isa : "fused multiply-add (FMA)")
+                 : vb_fail(err, VB_BAD_ARGUMENT, "unknown instruction set %s; known are best, " INSTRUCTION_SETS, isa);
+}
+
+static int open_threads(struct trainer *t, vb_error *err)
+{
+    int threads = t->cx.threads;
+    t->cx.kernel_scratch = vb_alloc(&t->allocator, (size_t)threads, KERNEL_SCRATCH);
+    if (threads > 1)
+        t->crew_memory = vb_alloc(&t->allocator, 1, crew_bytes(threads));
+    if (!t->cx.kernel_scratch || (threads > 1 && !t->crew_memory))
+        return vb_fail(err, VB_NO_MEMORY, "no memory for %d threads", threads);
+    if (threads > 1)
+        t->cx.crew = t->crew = crew_open(t->crew_memory, threads, NULL, 0);
+    return VB_OK;
+}
+
+void train_threads(struct trainer *t)
+{
+    if (t->crew)
+        t->cx.threads = crew_use(t->crew, t->cx.most_threads);
+}
+
+int trainer_open(struct trainer **out, const struct model *m, const struct trainer_options *options, vb_error *err)
+{
+    const struct kernels *k;
+    int rc;
+    if ((rc = check_model(m, options, err)) || (rc = check_depths(m, options, err)) || (rc = check_numbers(options, err)) ||
+        (rc = find_kernels(&k, options->isa, err)))
+        return rc;
+    struct trainer *t = vb_alloc(m->allocator, 1, sizeof *t);
+    if (!t)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for a trainer");
+    t->model = m;
+    t->c = &m->config;
+    t->o = *options;
+    t->o.micro_tokens = options->micro_tokens ? options->micro_tokens : 4096;
+    t->allocator = m->allocator_copy;
+    t->cx.k = k;
+    t->cx.threads = t->cx.most_threads = options->threads ? options->threads : vb_processors();
+    t->modules = options->modules ? options->modules : m->num_mtp;
+    t->used = min_int(t->modules, options->depths);
+    if ((rc = open_threads(t, err)) || (rc = train_make_tensors(t, err))) {
+        trainer_close(t);
+        return rc;
+    }
+    *out = t;
+    return VB_OK;
+}
+
+void trainer_close(struct trainer *t)
+{
+    if (!t)
+        return;
+    vb_allocator a = t->allocator;
+    crew_close(t->crew);
+    vb_free(&a, t->crew_memory);
+    vb_free(&a, t->cx.kernel_scratch);
+    train_free_tensors(t);
+    vb_free(&a, t);
+}
+
+struct trained_tensor *trainer_tensor(struct trainer *t, size_t i) { return i < t->count ? &t->tensors[i] : NULL; }
+size_t trainer_count(const struct trainer *t) { return t->count; }
+int trainer_modules(const struct trainer *t) { return t->modules; }
+
+int trainer_gradients(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err)
+{
+    (void)t, (void)sequences, (void)count;
+    memset(losses, 0, sizeof *losses);
+    return vb_fail(err, VB_UNSUPPORTED, "gradients are not computed yet");
+}
+
+int trainer_losses(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err)
+{
+    return trainer_gradients(t, sequences, count, losses, err);
+}

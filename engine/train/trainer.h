@@ -1,0 +1,110 @@
+/* engine/train/trainer.h -- training steps: the losses of some sequences, their gradients, and the change of the weights.
+ *
+ * docs/TRAINING.md states the losses. A step consists of sequences in a given order. Gradients, weights and losses have the same bits for
+ * every thread count, every instruction set and every size of a micro-batch (docs/ARITHMETIC.md, rule 10).
+ *
+ * The trainer computes in f32. It has an f32 copy of each tensor that it trains, its gradient, and two moments of AdamW: 16 bytes for each
+ * trained weight. The model that it was opened with does not change.
+ *
+ * The forward pass has the bits of the engine with --prefill expanded, and its logits those of `eval --prefill expanded` on a
+ * checkpoint with the same F32 weights. */
+#ifndef VB_TRAINER_H
+#define VB_TRAINER_H
+
+#include "engine/model/model.h"
+#include "ops/backward/adamw.h"
+
+/* What is trained: MTP modules of a model that stays as it is, or every tensor. */
+enum trained_part { TRAIN_MODULES,
+                    TRAIN_MODEL };
+
+/* The embedding and the output head that a module uses (in Megatron, a stage of its pipeline has either copies of them, or those
+ * of the model). */
+enum module_ends {
+    ENDS_STORED, /* its own where the checkpoint stores them, else those of the model */
+    ENDS_SHARED, /* those of the model, also where the checkpoint stores others */
+    ENDS_OWN     /* its own: as stored, or initially copies of those of the model */
+};
+
+struct trainer_options {
+    enum trained_part part;
+    enum module_ends ends;
+    int depths;          /* D; depth k uses module k mod `modules`. 0 with TRAIN_MODEL: no module is computed, and modules do not change */
+    int modules;         /* 0: as many as the checkpoint stores. If more, the others are new; if fewer, the others are not used */
+    int new_modules;     /* nonzero: all modules are new */
+    int new_model;       /* nonzero: everything is new, and no weight of the model is read: it may have none (model_open_shapes).
+                            Only with TRAIN_MODEL */
+    uint64_t seed;       /* of new weights (trainer_initial) */
+    double mtp_loss_scaling_factor;
+    struct adamw adamw;  /* lr is not used: each step has its own */
+    double max_norm;     /* gradients are clipped to this norm; 0: they are not */
+    double bias_update_speed; /* of e_score_correction_bias (op_balance_bias); 0: it does not change. That of the frozen model never does */
+    size_t micro_tokens; /* sequences are computed together up to this number of tokens, and a longer sequence alone. It decides how much memory
+                            a step needs. 0: 4096 */
+    int threads;         /* 0: as many as the affinity mask allows */
+    const char *isa;     /* of the kernels: "best" or NULL, or a name in INSTRUCTION_SETS */
+};
+
+/* A text of at least one token. Tokens never attend to those of another sequence. */
+struct training_sequence {
+    const int32_t *tokens;
+    size_t count;
+    const float *hidden; /* only with TRAIN_MODULES: [count, d], the hidden states that module 0 reads (convention main-hidden); the last
+                            two rows are not read. NULL: the trainer computes them */
+};
+
+/* Means, in nats; 0 if there is nothing to predict. */
+struct training_losses {
+    double total; /* main + mtp_loss_scaling_factor * mean over the depths of by_depth */
+    double main;  /* of tok[i+1]; 0 with TRAIN_MODULES, which does not compute it */
+    double by_depth[VB_MAX_DRAFT]; /* of tok[i+k+2] */
+    int64_t rows, depth_rows[VB_MAX_DRAFT];
+};
+
+/* A tensor that a step changes. */
+struct trained_tensor {
+    const char *name; /* the checkpoint's */
+    size_t rows, cols; /* a vector has one row */
+    int dimensions;    /* 1 or 2 */
+    int decays;        /* nonzero: AdamW's weight_decay applies; initially for matrices. The caller may change it */
+    int is_new;        /* nonzero: it began with trainer_initial, or as a copy of another tensor (ENDS_OWN) */
+    float *w, *g, *m, *v; /* [rows, cols]; g, m and v are NULL if it has no gradient (e_score_correction_bias) */
+};
+
+struct trainer;
+
+/* The model must have precision f32 and outlive the trainer. Returns VB_BAD_ARGUMENT or VB_UNSUPPORTED, with one sentence, for options or models
+ * that cannot be trained, and VB_NO_MEMORY. */
+int trainer_open(struct trainer **out, const struct model *m, const struct trainer_options *options, vb_error *err);
+void trainer_close(struct trainer *t);
+
+/* Clears all g, and sets them to the gradients of losses->total. Counts how many tokens chose each expert.
+ *
+ * Returns VB_BAD_ARGUMENT if no sequence has a token to predict, or if a token is outside of the vocabulary. Returns VB_NOT_FINITE if a loss
+ * is not finite; the message names the first layer whose output is not finite, and, if it has one, the tensor with a weight that is not. */
+int trainer_gradients(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err);
+
+/* Changes the weights by the gradients of the newest trainer_gradients: clipping, AdamW, then e_score_correction_bias. `step` counts from 1: AdamW
+ * needs it. *norm (may be NULL) becomes the norm of all gradients, in the order of tensors, before clipping. Returns VB_NOT_FINITE, and
+ * changes nothing, if a gradient is not finite; the message names its tensor. */
+int trainer_update(struct trainer *t, int64_t step, double lr, double *norm, vb_error *err);
+
+/* The losses alone, for held-out texts. */
+int trainer_losses(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err);
+
+/* Returns tensor i in the order of names (strcmp), or NULL if i is trainer_count or more. To resume a run exactly, the caller saves w, m and v of
+ * all tensors, and puts them back into those of a trainer that was opened in the same way. */
+struct trained_tensor *trainer_tensor(struct trainer *t, size_t i);
+size_t trainer_count(const struct trainer *t);
+int trainer_modules(const struct trainer *t); /* how many MTP modules the trained model has: its num_nextn_predict_layers */
+
+/* New weights. Number i of a tensor is
+ *
+ *     a * (2 u - 1),  u = r / 2^24    r: the upper 24 bits of word i mod 4 of Philox4x32-10, with the counter i / 4 (two words) and the
+ *                                     hash of the tensor's name (two words), and the seed as the key
+ *
+ * in f32, so it depends on the seed, the name and i alone. a is sqrt(3) for embeddings, 0.02 sqrt(3) for output heads, 0 for o_proj and
+ * down_proj, which write into the residual stream, and else 1 / sqrt(cols). Norms are 1, and e_score_correction_bias is 0. */
+void trainer_initial(float *w, const char *name, size_t rows, size_t cols, int dimensions, uint64_t seed);
+
+#endif
