@@ -4,6 +4,7 @@
 #ifndef VB_REFERENCE_BACKWARD_H
 #define VB_REFERENCE_BACKWARD_H
 
+#include "engine/base/loss.h"
 #include "reference/reference.h"
 
 /* The gradient of one tensor [rows, cols]; a vector is one row. The numbers of a tensor that is stored in FP8, or quantised, are those
@@ -52,6 +53,12 @@ struct reference_loss_options {
     void (*hook)(void *context, const struct reference_value *value);
     void (*gradient_hook)(void *context, const struct reference_value *gradient);
     void *hook_context;
+};
+
+/* The terms of a row's loss (struct loss_terms), without their weights. */
+struct reference_terms {
+    double data, soft, top, features;
+    double entropy; /* of the target's distribution: soft - entropy is the Kullback-Leibler divergence */
 };
 
 /* A mean is 0 if there is nothing to predict. */

@@ -54,6 +54,23 @@ void ref_back_embed(double *demb, const double *dx, const int32_t *tok, int S, i
  * z, dz [S,V]   tok [S] */
 double ref_cross_entropy(double *dz, const double *z, const int32_t *tok, int S, int V, double weight);
 
+/* --- backward_losses.c: arrays alone --- */
+
+/* Adds the terms of the rows to `sums` and, if dz is not NULL, the gradient of L to dz:
+ *     L = weight sum_s (data (-log q[s,tok[s]]) + soft sum_v p[s,v] (-log q[s,v]) + top sum_{v in top(s)} p[s,v] (-log q[s,v]))
+ *     q[s] = softmax(z[s]),   p[s] = softmax(target[s]), which is constant
+ * Each term is a sum of numbers a[v] (-log q[v]), and -log q[v] = log(sum_u exp(z[u])) - z[v]. So its gradient is q sum_v a[v] - a:
+ *     dz[s,v] = weight (q[s,v] (data + soft + top sum_{u in top(s)} p[s,u]) - data [v = tok[s]] - (soft + top [v in top(s)]) p[s,v])
+ * top(s) has the top_tokens tokens with the largest target[s,v]; of equal ones the lowest. z, dz, target [S,V]   tok [S] */
+void ref_soft_cross_entropy(struct reference_terms *sums, double *dz, const double *z, const double *target, const int32_t *tok, int S, int V,
+                            const struct loss_terms *terms, double weight);
+
+/* Returns the sum over s of mean_d l(x[s,d] - target[s,d]) and, if dx is not NULL, adds its gradient times `weight`:
+ *     l(e) = e^2 / 2 if |e| < 1, else |e| - 1/2
+ *     dx[s,d] = weight / D max(-1, min(1, x[s,d] - target[s,d]))
+ * The target is constant. x, dx, target [S,D] */
+double ref_smooth_l1(double *dx, const double *x, const double *target, int S, int D, double weight);
+
 /* --- backward_attention.c --- */
 
 /* The arrays of one attention layer: values of the forward pass, or their gradients. H heads; N, R, V as in docs/SEMANTICS.md */

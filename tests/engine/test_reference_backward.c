@@ -228,6 +228,88 @@ TEST(the_gradient_of_cross_entropy_is_that_of_differences)
         fail_msg("with 10000 added to all logits, the loss is %g, and before it was %g", ref_cross_entropy(NULL, o.x, o.tok, 2, V, 1), loss);
 }
 
+/* Of equal numbers, the lowest indices are the best: in row 0 two of three are among the top 3, in row 1 one of two. */
+static const double targets[2 * V] = {0.5, -1, 0.5, 0.5, 1.25, -0.25, 2, 0.75, -1.5, 0.25, 0.25, -0.5};
+static const int is_top[2 * V] = {1, 0, 1, 0, 1, 0, 1, 1, 0, 1, 0, 0};
+static struct loss_terms terms;
+
+static double soft_loss(void *context, double *size)
+{
+    const struct vector *o = context;
+    double loss = 0;
+    for (int s = 0; s < 2; s++) {
+        double sum = 0, target_sum = 0;
+        for (int v = 0; v < V; v++) {
+            sum += exp(o->x[s * V + v]);
+            target_sum += exp(targets[s * V + v]);
+        }
+        for (int v = 0; v < V; v++) {
+            double a = (v == o->tok[s]) * terms.data + exp(targets[s * V + v]) / target_sum * (terms.soft + is_top[s * V + v] * terms.top);
+            loss += weighted(0, a * (log(sum) - o->x[s * V + v]), a * (log(sum) + 1 + fabs(o->x[s * V + v])), size);
+        }
+    }
+    return loss;
+}
+
+TEST(the_gradient_of_soft_targets_is_that_of_differences)
+{
+    static const struct loss_terms cases[] = {{.data = 0.5, .soft = 0.5}, {.soft = 0.1, .top = 1, .top_tokens = 3}, {.data = 0.25, .top = 2, .top_tokens = 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct vector o = {.tok = {4, 1}};
+        struct reference_terms sums = {0}, shifted = {0};
+        double size = 0, entropy = 0;
+        terms = cases[i];
+        draw(o.x, 2 * V);
+        ref_soft_cross_entropy(&sums, o.dx, o.x, targets, o.tok, 2, V, &terms, c[0]);
+        double loss = c[0] * (terms.data * sums.data + terms.soft * sums.soft + terms.top * sums.top), want = soft_loss(&o, &size);
+        /* exp and its sum, which change log(sum) by as many 2^-53; the same for p and its quotient; log, a difference, three products, the loss */
+        double roundings = 2 + V + 2 + V + 1 + 2 + 1 + 3 + 2 * V;
+        if (!(fabs(loss - want) <= 2 * roundings * 0x1p-53 * size))
+            fail_msg("case %zu: the loss is %.17g, and should be %.17g", i, loss, want);
+        check("soft targets", soft_loss, &o, roundings, o.x, o.dx, 2 * V);
+        for (int v = 0; v < 2 * V; v++) /* the loss of a row that is its target's is the entropy; no exp may overflow */
+            o.x[v] = targets[v] + 1e4;
+        ref_soft_cross_entropy(&shifted, NULL, o.x, targets, o.tok, 2, V, &terms, 1);
+        if (!(fabs(shifted.soft - sums.entropy) <= 1e-9))
+            fail_msg("case %zu: the soft loss of equal rows is %.17g, the entropy %.17g", i, shifted.soft, sums.entropy);
+        for (int s = 0; s < 2; s++)
+            for (int v = 0; v < V; v++) {
+                double sum = 0;
+                for (int u = 0; u < V; u++)
+                    sum += exp(targets[s * V + u] - targets[s * V + v]);
+                entropy += log(sum) / sum;
+            }
+        if (!(fabs(entropy - sums.entropy) <= 1e-14))
+            fail_msg("case %zu: the entropy is %.17g, and should be %.17g", i, sums.entropy, entropy);
+    }
+}
+
+/* The differences with `targets` are below and above 1, but not near it. */
+static double distance_loss(void *context, double *size)
+{
+    const struct vector *o = context;
+    double loss = 0;
+    for (int i = 0; i < 2 * V; i++) {
+        double e = fabs(o->x[i] - targets[i]), l = e < 1 ? e * e / 2 : e - 0.5;
+        loss += weighted(0, l / V, l / V + 1.0 / V, size);
+    }
+    return loss;
+}
+
+TEST(the_gradient_of_smooth_l1_is_that_of_differences)
+{
+    static const double moves[2 * V] = {0.5, -0.75, 1.5, -1.25, 0.125, 3, -2, 0.0625, 0.875, -0.5, -1.125, 1.75};
+    struct vector o = {0};
+    double size = 0;
+    for (int i = 0; i < 2 * V; i++)
+        o.x[i] = targets[i] + moves[i];
+    double loss = c[0] * ref_smooth_l1(o.dx, o.x, targets, 2, V, c[0]), want = distance_loss(&o, &size);
+    double roundings = 1 + 2 + 1 + 1 + 2 * V; /* e, its square or a difference, / V, the product, the loss */
+    if (!(fabs(loss - want) <= 2 * roundings * 0x1p-53 * size))
+        fail_msg("the loss is %.17g, and should be %.17g", loss, want);
+    check("smooth L1", distance_loss, &o, roundings, o.x, o.dx, 2 * V);
+}
+
 /* -- a head of attention -------------------------------------------------------------------------------------------- */
 
 enum { H = 2,
@@ -438,6 +520,8 @@ int main(void)
         cmocka_unit_test(the_gradient_of_swiglu_is_that_of_differences),
         cmocka_unit_test(the_gradient_of_embedding_is_that_of_differences),
         cmocka_unit_test(the_gradient_of_cross_entropy_is_that_of_differences),
+        cmocka_unit_test(the_gradient_of_soft_targets_is_that_of_differences),
+        cmocka_unit_test(the_gradient_of_smooth_l1_is_that_of_differences),
         cmocka_unit_test(the_gradient_of_heads_of_attention_is_that_of_differences),
         cmocka_unit_test(the_gradient_of_weights_of_experts_is_that_of_differences),
         cmocka_unit_test(small_scores_have_a_constant_divisor),
