@@ -9,6 +9,7 @@
 
 #include "ops/op.h"
 #include "ops/rope.h"
+#include "ops/router.h"
 #include "engine/pass/kvcache.h"
 #include "engine/model/model.h"
 
@@ -156,6 +157,9 @@ enum pass_part {
     PART_SMALL,     /* everything else in a pass: embedding, norms, RoPE, writing cache rows, residual sums */
     PASS_PARTS
 };
+
+/* Returns how the routers of a model choose; of *moe, only the bias is read. */
+struct router forward_router(const struct config *c, const struct moe *moe);
 
 /* Runs the target on rows [S], S <= max_rows, and writes w->hidden [S, d]. The rows of one sequence are in ascending
  * order of index, and the caller has appended their slots to the cache of the sequence. Returns 0, or -1 if w->stop

@@ -5,10 +5,8 @@
 #include "engine/pass/forward.h"
 #include "ops/attention.h"
 #include "ops/mlp.h"
-#include "ops/router.h"
 
 struct attention forward_attention(const struct workspace *w, const struct mla *a);
-struct router forward_router(const struct config *c, const struct moe *moe);
 struct mlp_weights forward_mlp_weights(const struct mlp *m);
 
 /* Sets w->ids, w->cos_sin and w->places from the tokens, the positions and the caches of the rows. */

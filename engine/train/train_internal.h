@@ -16,7 +16,7 @@ struct train_part {
     struct weight_view w; /* the trainer's f32 copy, or the model's weights if it is frozen */
     float *g;             /* NULL: frozen */
 };
-static inline const float *part_vector(const struct train_part *p) { return p->w.data; }
+static inline const float *train_vector(const struct train_part *p) { return p->w.data; }
 
 struct train_mlp {
     struct train_part gate, up, down;
@@ -120,6 +120,8 @@ struct trainer {
     /* for micro-batches of up to `room` tokens, with up to `most` sequences, none of which has more than `longest` tokens */
     size_t room, longest, most;
     void *values;                 /* holds all that follows */
+    const struct training_sequence **batch; /* [sequences]: the micro-batch */
+    size_t sequences;
     float *angles;                /* [longest + depths + 1, r] */
     struct train_rows rows;       /* of the target */
     struct kept_values *kept;     /* [layers] */
@@ -136,5 +138,48 @@ void train_threads(struct trainer *t);
 /* Makes the trainer's weights. What was made is freed by train_free_tensors, also after an error. */
 int train_make_tensors(struct trainer *t, vb_error *err);
 void train_free_tensors(struct trainer *t);
+
+/* ---- train_values.c ---- */
+
+/* Makes room for micro-batches of up to so many tokens and sequences. */
+int train_reserve(struct trainer *t, size_t tokens, size_t longest, size_t sequences, vb_error *err);
+
+/* ---- train_layer.c ---- */
+
+/* Computes y [S, d], the output of a layer, from k->x, and sets the other values of *k. */
+void train_layer_forward(struct trainer *t, const struct train_layer *l, const struct train_rows *rows, struct kept_values *k, float *y);
+/* Adds the experts that the rows chose to l->load. */
+void train_layer_count(struct train_layer *l, const struct kept_values *k, size_t chosen, size_t S);
+/* dx [S, d]: the gradient of the layer's output becomes that of its input. k->gate and k->up are overwritten. */
+void train_layer_back(struct trainer *t, const struct train_layer *l, const struct train_rows *rows, const struct kept_values *k, float *dx);
+/* A linear layer and a norm of the trainer: dx is continued, and so is the gradient of the weights if they have one. */
+void train_back_linear(struct trainer *t, float *dx, const float *dy, const float *x, const struct train_part *w, size_t S);
+void train_back_norm(struct trainer *t, float *dx, const float *dy, size_t ldy, const float *x, size_t ldx, const struct train_part *w, size_t S, double eps);
+
+/* ---- train_pass.c ---- */
+
+/* Sets the rows of the target (k = -1) or of depth k, for t->batch. */
+void train_set_rows(struct trainer *t, struct train_rows *rows, int k);
+/* Computes all hidden states of a micro-batch, from t->rows and the rows of the depths. */
+void train_forward(struct trainer *t);
+/* From the gradients that the losses gave (t->dhidden, depth[k].dg) to those of all weights. */
+void train_backward(struct trainer *t);
+
+/* ---- train_heads.c ---- */
+
+/* The sums of the cross entropies of the target ([0]) and of the depths ([k + 1]), and the weights of these sums in the loss. */
+struct train_sums {
+    double loss[VB_MAX_DRAFT + 1];
+    float weight[VB_MAX_DRAFT + 1];
+};
+/* Adds the losses of a micro-batch to *sums. If `backward` is nonzero, also sets t->dhidden and depth[k].dg, and adds to the gradients of
+ * the output heads. */
+void train_heads(struct trainer *t, struct train_sums *sums, int backward);
+
+/* ---- train_target.c ---- */
+
+/* Computes t->hidden, the hidden states of the frozen model. */
+int train_target(struct trainer *t, vb_error *err);
+void train_target_close(struct trainer *t);
 
 #endif

@@ -95,6 +95,15 @@ static int open_threads(struct trainer *t, vb_error *err)
     return VB_OK;
 }
 
+static void open_rope(struct trainer *t)
+{
+    const struct config *c = t->c;
+    struct rope_yarn yarn = {c->rope_factor, c->rope_beta_fast, c->rope_beta_slow, c->rope_mscale,
+                             c->rope_mscale_all_dim, (double)c->rope_original_max_position_embeddings};
+    (c->conventions.value[ROPE_ANGLE] ? rope_init_f32 : rope_init)(&t->rope, c->dims.r, c->rope_interleave, c->rope_theta, c->rope_yarn ? &yarn : NULL);
+    t->scale = config_attention_scale(c);
+}
+
 void train_threads(struct trainer *t)
 {
     if (t->crew)
@@ -120,6 +129,7 @@ int trainer_open(struct trainer **out, const struct model *m, const struct train
     t->cx.threads = t->cx.most_threads = options->threads ? options->threads : vb_processors();
     t->modules = options->modules ? options->modules : m->num_mtp;
     t->used = min_int(t->modules, options->depths);
+    open_rope(t);
     if ((rc = open_threads(t, err)) || (rc = train_make_tensors(t, err))) {
         trainer_close(t);
         return rc;
@@ -133,9 +143,11 @@ void trainer_close(struct trainer *t)
     if (!t)
         return;
     vb_allocator a = t->allocator;
+    train_target_close(t);
     crew_close(t->crew);
     vb_free(&a, t->crew_memory);
     vb_free(&a, t->cx.kernel_scratch);
+    vb_free(&a, t->values);
     train_free_tensors(t);
     vb_free(&a, t);
 }
@@ -143,15 +155,3 @@ void trainer_close(struct trainer *t)
 struct trained_tensor *trainer_tensor(struct trainer *t, size_t i) { return i < t->count ? &t->tensors[i] : NULL; }
 size_t trainer_count(const struct trainer *t) { return t->count; }
 int trainer_modules(const struct trainer *t) { return t->modules; }
-
-int trainer_gradients(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err)
-{
-    (void)t, (void)sequences, (void)count;
-    memset(losses, 0, sizeof *losses);
-    return vb_fail(err, VB_UNSUPPORTED, "gradients are not computed yet");
-}
-
-int trainer_losses(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err)
-{
-    return trainer_gradients(t, sequences, count, losses, err);
-}

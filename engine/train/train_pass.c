@@ -1,0 +1,162 @@
+/* engine/train/train_pass.c -- the target and the depths of a micro-batch, forward and backward (docs/SEMANTICS.md, "MTP module k"). */
+#include "engine/train/train_internal.h"
+
+#include <string.h>
+
+#include "engine/base/numbers.h"
+#include "ops/add.h"
+#include "ops/backward/embed.h"
+#include "ops/embed.h"
+#include "ops/linear.h"
+#include "ops/rmsnorm.h"
+
+void train_set_rows(struct trainer *t, struct train_rows *rows, int k)
+{
+    size_t r = t->c->dims.r, ahead = (size_t)(k + 1), shift = t->c->conventions.value[DRAFT_POSITION] ? ahead : 0, s = 0;
+    for (size_t q = 0; q < t->sequences; q++) {
+        size_t count = t->batch[q]->count;
+        rows->first[q] = s;
+        for (size_t i = 0; i + ahead + 1 < count; i++, s++) {
+            rows->tokens[s] = t->batch[q]->tokens[i + ahead];
+            rows->labels[s] = t->batch[q]->tokens[i + ahead + 1];
+            memcpy(rows->cos_sin + s * r, t->angles + (i + shift) * r, r * sizeof *rows->cos_sin);
+            rows->places[s] = (struct device_row){.rows = t->shared.cache, .slot = (int32_t)s, .query_scale = config_query_scale(t->c, (int)(i + shift))};
+            rows->seen[s] = (struct timeline){t->shared.cache, t->shared.slots + rows->first[q], i + 1};
+        }
+    }
+    rows->first[t->sequences] = rows->S = s;
+}
+
+/* Depth k takes the first rows of each sequence of the depth before, or of the target: all but the last. */
+struct taking {
+    const struct train_rows *from, *to;
+};
+
+static struct taking taking_of(const struct trainer *t, int k) { return (struct taking){k ? &t->depth[k - 1].rows : &t->rows, &t->depth[k].rows}; }
+
+static size_t rows_of(const struct train_rows *rows, size_t q) { return rows->first[q + 1] - rows->first[q]; }
+
+/* ---- forward ---- */
+
+static const float *handed(const struct trainer *t, int k)
+{
+    if (k < 0)
+        return t->layers && t->c->conventions.value[MAIN_HIDDEN] ? t->last : t->hidden;
+    return t->c->conventions.value[DRAFT_HIDDEN] ? t->depth[k].y : t->depth[k].g;
+}
+
+/* t->shared.embedding and t->shared.concat, the inputs of enorm and of eh_proj */
+static void combine(struct trainer *t, const struct train_depth *x, const struct train_module *w)
+{
+    size_t S = x->rows.S, d = t->c->dims.d;
+    float eps = (float)t->c->rms_norm_eps, *embedding = t->shared.embedding, *concat = t->shared.concat;
+    int swapped = t->c->conventions.value[CONCAT];
+    op_embed(&t->cx, embedding, d, &w->embed.w, x->rows.tokens, S);
+    op_rmsnorm(&t->cx, concat + (swapped ? d : 0), 2 * d, embedding, d, train_vector(&w->enorm), S, d, eps);
+    op_rmsnorm(&t->cx, concat + (swapped ? 0 : d), 2 * d, x->taken, d, train_vector(&w->hnorm), S, d, eps);
+}
+
+static void depth_forward(struct trainer *t, int k)
+{
+    struct train_depth *x = &t->depth[k];
+    const struct train_module *w = &t->mtp[k % t->used];
+    struct taking taking = taking_of(t, k);
+    size_t d = t->c->dims.d;
+    for (size_t q = 0; q < t->sequences; q++)
+        memcpy(x->taken + taking.to->first[q] * d, handed(t, k - 1) + taking.from->first[q] * d, rows_of(taking.to, q) * d * sizeof *x->taken);
+    combine(t, x, w);
+    op_linear(&t->cx, x->kept.x, t->shared.concat, &w->eh_proj.w, x->rows.S);
+    train_layer_forward(t, &w->layer, &x->rows, &x->kept, x->y);
+    op_rmsnorm(&t->cx, x->g, d, x->y, d, train_vector(&w->norm), x->rows.S, d, (float)t->c->rms_norm_eps);
+}
+
+void train_forward(struct trainer *t)
+{
+    size_t d = t->c->dims.d, layers = t->c->dims.layers;
+    if (t->layers) {
+        op_embed(&t->cx, t->kept[0].x, d, &t->embed.w, t->rows.tokens, t->rows.S);
+        for (size_t l = 0; l < layers; l++)
+            train_layer_forward(t, &t->layers[l], &t->rows, &t->kept[l], l + 1 < layers ? t->kept[l + 1].x : t->last);
+        op_rmsnorm(&t->cx, t->hidden, d, t->last, d, train_vector(&t->norm), t->rows.S, d, (float)t->c->rms_norm_eps);
+    }
+    for (int k = 0; k < t->o.depths && t->depth[k].rows.S; k++) /* a later depth has no more rows */
+        depth_forward(t, k);
+}
+
+/* ---- backward ---- */
+
+/* Adds dtaken, the gradient of what depth k takes, to dx, that of the rows that it takes them from. */
+static void give_back(struct trainer *t, float *dx, int k)
+{
+    struct taking taking = taking_of(t, k);
+    size_t d = t->c->dims.d;
+    for (size_t q = 0; q < t->sequences; q++)
+        op_add(&t->cx, dx + taking.from->first[q] * d, t->shared.dtaken + taking.to->first[q] * d, rows_of(taking.to, q) * d);
+}
+
+/* Sets dtaken. On entry, it is that of depth k + 1. */
+static void depth_back(struct trainer *t, int k)
+{
+    struct train_depth *x = &t->depth[k];
+    struct train_module *w = &t->mtp[k % t->used];
+    struct train_shared *y = &t->shared;
+    size_t S = x->rows.S, d = t->c->dims.d;
+    double eps = t->c->rms_norm_eps;
+    int swapped = t->c->conventions.value[CONCAT];
+    memset(y->dx, 0, S * d * sizeof *y->dx);
+    if (k + 1 < t->o.depths)
+        give_back(t, t->c->conventions.value[DRAFT_HIDDEN] ? y->dx : x->dg, k + 1);
+    train_back_norm(t, y->dx, x->dg, d, x->y, d, &w->norm, S, eps);
+    train_layer_count(&w->layer, &x->kept, t->c->dims.chosen, S);
+    train_layer_back(t, &w->layer, &x->rows, &x->kept, y->dx);
+    combine(t, x, w);
+    memset(y->dconcat, 0, S * 2 * d * sizeof *y->dconcat);
+    train_back_linear(t, y->dconcat, y->dx, y->concat, &w->eh_proj, S);
+    memset(y->dtaken, 0, S * d * sizeof *y->dtaken);
+    train_back_norm(t, y->dtaken, y->dconcat + (swapped ? 0 : d), 2 * d, x->taken, d, &w->hnorm, S, eps);
+    memset(x->dembed, 0, S * d * sizeof *x->dembed);
+    train_back_norm(t, x->dembed, y->dconcat + (swapped ? d : 0), 2 * d, y->embedding, d, &w->enorm, S, eps);
+}
+
+static void embed_back(struct trainer *t, float *g, const struct train_rows *rows, const float *dx, size_t from, size_t to)
+{
+    size_t first = rows->first[from], d = t->c->dims.d;
+    if (g)
+        op_back_embed(&t->cx, g, dx + first * d, rows->tokens + first, rows->first[to] - first, d);
+}
+
+/* As the output heads: an embedding with several uses takes their rows sequence by sequence. */
+static void embeddings_back(struct trainer *t)
+{
+    int shared = 0;
+    float *main = t->tied ? t->tied : t->embed.g;
+    for (int k = 0; k < t->used; k++)
+        shared |= t->embed.g && !t->mtp[k].owns_embed;
+    for (size_t q = 0, n = shared ? 1 : t->sequences; q < t->sequences; q += n) {
+        embed_back(t, main, &t->rows, t->shared.dx, q, q + n);
+        for (int k = 0; k < t->o.depths; k++) {
+            const struct train_module *w = &t->mtp[k % t->used];
+            embed_back(t, w->owns_embed ? w->embed.g : main, &t->depth[k].rows, t->depth[k].dembed, q, q + n);
+        }
+    }
+}
+
+void train_backward(struct trainer *t)
+{
+    size_t d = t->c->dims.d, S = t->rows.S;
+    for (int k = t->o.depths - 1; k >= 0; k--)
+        if (t->depth[k].rows.S)
+            depth_back(t, k);
+    if (t->layers) {
+        float *dx = t->shared.dx;
+        memset(dx, 0, S * d * sizeof *dx);
+        if (t->o.depths)
+            give_back(t, t->c->conventions.value[MAIN_HIDDEN] ? dx : t->dhidden, 0);
+        train_back_norm(t, dx, t->dhidden, d, t->last, d, &t->norm, S, t->c->rms_norm_eps);
+        for (size_t l = t->c->dims.layers; l-- > 0;) {
+            train_layer_count(&t->layers[l], &t->kept[l], t->c->dims.chosen, S);
+            train_layer_back(t, &t->layers[l], &t->rows, &t->kept[l], dx);
+        }
+    }
+    embeddings_back(t);
+}

@@ -1,0 +1,208 @@
+/* engine/train/train_step.c -- a step: its sequences, cut into micro-batches, and its losses. */
+#include "engine/train/train_internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/numbers.h"
+#include "ops/add.h"
+#include "ops/finite.h"
+#include "simd/fpenv.h"
+
+/* Fewer tokens than these have no row: the target's loss wants two tokens, that of depth 0 three. */
+static size_t fewest(const struct trainer *t) { return t->layers ? 2 : 3; }
+
+static int check_sequences(const struct trainer *t, const struct training_sequence *sequences, size_t count, vb_error *err)
+{
+    for (size_t q = 0; q < count; q++) {
+        if (sequences[q].count > t->c->dims.positions)
+            return vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has %zu tokens, wanted at most max_position_embeddings, which is %zu", q,
+                           sequences[q].count, t->c->dims.positions);
+        if (sequences[q].hidden && t->layers)
+            return vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has hidden states, and the whole model is trained, which computes its own", q);
+        for (size_t i = 0; i < sequences[q].count; i++)
+            if (sequences[q].tokens[i] < 0 || (size_t)sequences[q].tokens[i] >= t->c->dims.V)
+                return vb_fail(err, VB_BAD_ARGUMENT, "token %zu of sequence %zu is %d, the vocabulary has %zu", i, q, sequences[q].tokens[i],
+                               t->c->dims.V);
+    }
+    return VB_OK;
+}
+
+static void count_rows(const struct trainer *t, struct training_losses *losses, const struct training_sequence *sequences, size_t count)
+{
+    for (size_t q = 0; q < count; q++) {
+        int64_t tokens = (int64_t)sequences[q].count;
+        if (t->layers && tokens > 1)
+            losses->rows += tokens - 1;
+        for (int k = 0; k < t->o.depths; k++)
+            losses->depth_rows[k] += tokens > k + 2 ? tokens - k - 2 : 0;
+    }
+}
+
+/* Returns how many sequences from number `first` on are computed together, and sets *tokens to the number of their tokens. If a module is used
+ * at several depths, each sequence is computed alone: the depths take turns with its gradients. */
+static size_t cut(const struct trainer *t, const struct training_sequence *sequences, size_t first, size_t count, size_t *tokens)
+{
+    size_t n = first;
+    *tokens = 0;
+    while (n < count && (n == first || (*tokens + sequences[n].count <= t->o.micro_tokens && t->o.depths <= t->used)))
+        *tokens += sequences[n++].count;
+    return n - first;
+}
+
+static int reserve(struct trainer *t, const struct training_sequence *sequences, size_t count, vb_error *err)
+{
+    size_t room = 0, longest = 0, most = 0, tokens, n;
+    for (size_t q = 0; q < count; q++)
+        longest = max_size(longest, sequences[q].count);
+    for (size_t q = 0; q < count; q += n) {
+        n = cut(t, sequences, q, count, &tokens);
+        room = max_size(room, tokens);
+        most = max_size(most, n);
+    }
+    if (room > t->room || longest > t->longest || most > t->most)
+        train_target_close(t); /* it is as large */
+    return train_reserve(t, room, longest, most, err);
+}
+
+/* ---- what is not finite ---- */
+
+static int is_finite(const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(x[i]))
+            return 0;
+    return 1;
+}
+
+/* Returns the number of the first layer whose output is not finite, or -1. MTP depth k counts as layer num_hidden_layers + k. */
+static int bad_layer(const struct trainer *t)
+{
+    size_t layers = t->layers ? t->c->dims.layers : 0, d = t->c->dims.d;
+    for (size_t l = 0; l < layers; l++)
+        if (!is_finite(l + 1 < layers ? t->kept[l + 1].x : t->last, t->rows.S * d))
+            return (int)l;
+    for (int k = 0; k < t->o.depths; k++)
+        if (!is_finite(t->depth[k].g, t->depth[k].rows.S * d))
+            return t->c->num_hidden_layers + k;
+    return -1;
+}
+
+static int not_finite(const struct trainer *t, vb_error *err)
+{
+    char where[96] = "no layer's output is infinite or NaN, but logits are";
+    int layer = bad_layer(t);
+    if (layer >= 0)
+        snprintf(where, sizeof where, "the first output that is not finite is that of %s %d", layer < t->c->num_hidden_layers ? "layer" : "MTP layer", layer);
+    for (size_t i = 0; i < t->count; i++)
+        if (!is_finite(t->tensors[i].w, t->tensors[i].rows * t->tensors[i].cols))
+            return vb_fail(err, VB_NOT_FINITE, "a loss is not finite: %s, and %s has a weight that is not", where, t->tensors[i].name);
+    return vb_fail(err, VB_NOT_FINITE, "a loss is not finite: %s", where);
+}
+
+/* ---- a step ---- */
+
+static int micro_batch(struct trainer *t, struct train_sums *sums, int backward, vb_error *err)
+{
+    int rc;
+    train_set_rows(t, &t->rows, -1);
+    for (int k = 0; k < t->o.depths; k++)
+        train_set_rows(t, &t->depth[k].rows, k);
+    if (!t->layers && (rc = train_target(t, err)))
+        return rc;
+    train_forward(t);
+    train_heads(t, sums, backward);
+    for (int k = 0; k <= t->o.depths; k++)
+        if (!isfinite(sums->loss[k]))
+            return not_finite(t, err);
+    if (backward)
+        train_backward(t);
+    return VB_OK;
+}
+
+static void clear_layer(const struct trainer *t, struct train_layer *l)
+{
+    if (l->load)
+        memset(l->load, 0, t->c->dims.E * sizeof *l->load);
+}
+
+static void clear(struct trainer *t)
+{
+    for (size_t i = 0; i < t->count; i++)
+        if (t->tensors[i].g)
+            memset(t->tensors[i].g, 0, t->tensors[i].rows * t->tensors[i].cols * sizeof(float));
+    if (t->tied)
+        memset(t->tied, 0, t->c->dims.V * t->c->dims.d * sizeof *t->tied);
+    for (size_t l = 0; t->layers && l < t->c->dims.layers; l++)
+        clear_layer(t, &t->layers[l]);
+    for (int k = 0; k < t->used; k++)
+        clear_layer(t, &t->mtp[k].layer);
+}
+
+static void set_weights(const struct trainer *t, const struct training_losses *losses, struct train_sums *sums)
+{
+    sums->weight[0] = losses->rows ? (float)(1.0 / (double)losses->rows) : 0.0f;
+    for (int k = 0; k < t->o.depths; k++)
+        if (losses->depth_rows[k])
+            sums->weight[k + 1] = (float)(t->o.mtp_loss_scaling_factor / t->o.depths / (double)losses->depth_rows[k]);
+}
+
+static void set_losses(const struct trainer *t, struct training_losses *losses, const struct train_sums *sums)
+{
+    double mean = 0;
+    losses->main = losses->rows ? sums->loss[0] / (double)losses->rows : 0;
+    for (int k = 0; k < t->o.depths; k++) {
+        losses->by_depth[k] = losses->depth_rows[k] ? sums->loss[k + 1] / (double)losses->depth_rows[k] : 0;
+        mean += losses->by_depth[k] / t->o.depths;
+    }
+    losses->total = losses->main + t->o.mtp_loss_scaling_factor * mean;
+}
+
+static int run(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, int backward, vb_error *err)
+{
+    struct train_sums sums = {0};
+    size_t n, tokens;
+    int rc = check_sequences(t, sequences, count, err);
+    *losses = (struct training_losses){0};
+    count_rows(t, losses, sequences, count);
+    if (!rc && !losses->rows && !losses->depth_rows[0])
+        rc = vb_fail(err, VB_BAD_ARGUMENT, "no sequence of the %zu has a token to predict, wanted at least %zu tokens in one", count, fewest(t));
+    if (rc || (rc = reserve(t, sequences, count, err)))
+        return rc;
+    set_weights(t, losses, &sums);
+    if (backward)
+        clear(t);
+    for (size_t q = 0; q < count && !rc; q += n) {
+        n = cut(t, sequences, q, count, &tokens);
+        t->sequences = 0;
+        for (size_t i = q; i < q + n; i++)
+            if (sequences[i].count >= fewest(t))
+                t->batch[t->sequences++] = &sequences[i];
+        if (t->sequences)
+            rc = micro_batch(t, &sums, backward, err);
+    }
+    if (!rc && backward && t->tied)
+        op_add(&t->cx, t->embed.g, t->tied, t->c->dims.V * t->c->dims.d);
+    set_losses(t, losses, &sums);
+    return rc;
+}
+
+static int compute(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, int backward, vb_error *err)
+{
+    struct fpenv env = fpenv_enter();
+    train_threads(t);
+    int rc = run(t, sequences, count, losses, backward, err);
+    fpenv_leave(env);
+    return rc;
+}
+
+int trainer_gradients(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err)
+{
+    return compute(t, sequences, count, losses, 1, err);
+}
+
+int trainer_losses(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err)
+{
+    return compute(t, sequences, count, losses, 0, err);
+}

@@ -1,0 +1,99 @@
+/* engine/train/train_target.c -- the hidden states of the frozen model, which the modules read. They have the bits of the engine with --prefill
+ * expanded. */
+#include "engine/train/train_internal.h"
+
+#include <string.h>
+
+#include "engine/base/numbers.h"
+
+#define ROWS ((size_t)512) /* of a pass */
+
+struct target_pass {
+    struct workspace work;
+    struct kvpool pool;
+    struct kvcache *caches; /* [sequences] */
+    size_t sequences, rows;
+    struct row *list;       /* [ROWS]: of the next pass */
+    float **to;             /* [ROWS]: where their hidden states go */
+};
+
+void train_target_close(struct trainer *t)
+{
+    struct target_pass *p = t->target;
+    if (!p)
+        return;
+    for (size_t q = 0; q < p->sequences; q++)
+        kvcache_close(&p->caches[q], &t->allocator);
+    kvpool_close(&p->pool, &t->allocator);
+    p->work.cx.crew = NULL; /* the trainer's */
+    workspace_close(&p->work);
+    vb_free(&t->allocator, p->caches);
+    vb_free(&t->allocator, p->list);
+    vb_free(&t->allocator, p->to);
+    vb_free(&t->allocator, p);
+    t->target = NULL;
+}
+
+/* Makes room for t->room tokens and t->most sequences. */
+static int open_pass(struct trainer *t, vb_error *err)
+{
+    struct target_pass *p = t->target = vb_alloc(&t->allocator, 1, sizeof *p);
+    int rc;
+    if (!p)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for the passes of the frozen model");
+    p->list = vb_alloc(&t->allocator, ROWS, sizeof *p->list);
+    p->to = vb_alloc(&t->allocator, ROWS, sizeof *p->to);
+    p->caches = vb_alloc(&t->allocator, t->most, sizeof *p->caches);
+    if (!p->list || !p->to || !p->caches)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for the passes of the frozen model");
+    if ((rc = workspace_open(&p->work, t->model, t->cx.k, t->cx.most_threads, ROWS, 1, t->longest, 1, err)) ||
+        (rc = kvpool_open(&p->pool, t->c->dims.layers, t->room, model_cache_layout(t->c), &t->allocator, err)))
+        return rc;
+    p->work.cx.crew = t->crew;
+    for (; p->sequences < t->most; p->sequences++)
+        if ((rc = kvcache_open_in(&p->caches[p->sequences], &p->pool, t->longest, &t->allocator, err)))
+            return rc;
+    return VB_OK;
+}
+
+static void run_pass(struct trainer *t)
+{
+    struct target_pass *p = t->target;
+    size_t d = t->c->dims.d;
+    if (!p->rows)
+        return;
+    forward_target(&p->work, p->list, p->rows);
+    for (size_t i = 0; i < p->rows; i++)
+        memcpy(p->to[i], p->work.features + i * d, d * sizeof(float));
+    p->rows = 0;
+}
+
+/* The last row of a sequence predicts its last token, and no module reads it. */
+int train_target(struct trainer *t, vb_error *err)
+{
+    size_t d = t->c->dims.d;
+    int rc;
+    for (size_t q = 0; q < t->sequences; q++) {
+        const struct training_sequence *s = t->batch[q];
+        float *to = t->hidden + t->rows.first[q] * d;
+        if (s->hidden) {
+            memcpy(to, s->hidden, (s->count - 2) * d * sizeof *to);
+            continue;
+        }
+        if (!t->target && (rc = open_pass(t, err)))
+            return rc;
+        struct kvcache *cache = &t->target->caches[q];
+        for (size_t i = 0; i + 2 < s->count; i++, to += d) {
+            struct row row = {.cache = cache, .token = s->tokens[i], .slot = kvcache_append(cache), .index = (int32_t)i, .position = (int32_t)i, .expanded = 1};
+            t->target->list[t->target->rows] = row;
+            t->target->to[t->target->rows++] = to;
+            if (t->target->rows == ROWS)
+                run_pass(t);
+        }
+    }
+    if (t->target)
+        run_pass(t);
+    for (size_t q = 0; t->target && q < t->sequences; q++)
+        kvcache_truncate(&t->target->caches[q], 0);
+    return VB_OK;
+}
