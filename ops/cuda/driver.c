@@ -16,6 +16,7 @@ typedef unsigned long long address; /* CUdeviceptr */
     X(device_count, "cuDeviceGetCount", (int *count))                                                    \
     X(device_get, "cuDeviceGet", (int *device, int ordinal))                                             \
     X(device_name, "cuDeviceGetName", (char *name, int length, int device))                              \
+    X(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, int device))                 \
     X(context_retain, "cuDevicePrimaryCtxRetain", (void **context, int device))                          \
     X(context_release, "cuDevicePrimaryCtxRelease_v2", (int device))                                     \
     X(context_set, "cuCtxSetCurrent", (void *context))                                                   \
@@ -232,6 +233,16 @@ static int find_gpu(struct gpu *g, int number, char *message, size_t size)
     return code ? -1 : 0;
 }
 
+/* Of double data rate: two transfers in each cycle. Drivers of some GPUs say 0. */
+static double peak_bandwidth(const struct gpu *g)
+{
+    const int memory_clock_rate = 36, global_memory_bus_width = 37; /* CU_DEVICE_ATTRIBUTE_...: kHz, bits */
+    int khz = 0, bits = 0;
+    if (g->device_attribute(&khz, memory_clock_rate, g->number) || g->device_attribute(&bits, global_memory_bus_width, g->number))
+        return 0;
+    return 2e3 * khz * bits / 8;
+}
+
 static int find_kernels(struct gpu *g, char *message, size_t size)
 {
     int version = 0;
@@ -266,6 +277,7 @@ struct device *driver_open(int number, char *message, size_t size)
     if (!code && (code = g->memory_info(&unused, &total)))
         snprintf(message, size, "%s: its memory cannot be asked for: %s", g->device.name, text_of(g, code));
     g->device.memory = unused;
+    g->device.peak_bandwidth = code ? 0 : peak_bandwidth(g);
     if (!code)
         return &g->device;
     close_gpu(&g->device);

@@ -1,7 +1,7 @@
 /* tests/cuda/fake_driver.c -- a libcuda.so.1 without a GPU: the functions of the CUDA driver API that ops/cuda/driver.c calls, computed by the emulator.
  *
  * The environment variable FAKE_GPU changes what it does: "none": there is no GPU; "old": the driver is too old for the kernels; "memory:N": the GPU has N bytes;
- * "launch:N": launch number N fails, counted from 0. */
+ * "launch:N": launch number N fails, counted from 0; "silent": the driver does not say how fast its memory is. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +50,11 @@ PUBLIC int cuDeviceGetName(char *name, int length, int device)
     (void)device;
     snprintf(name, (size_t)length, "an emulated GPU");
     return 0;
+}
+PUBLIC int cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+    *value = is("silent") ? 0 : attribute == 36 ? 1000000 : attribute == 37 ? 4096 : 0; /* kHz, bits: 1024 GB/s */
+    return device;
 }
 PUBLIC int cuDevicePrimaryCtxRetain(void **context, int device) { return *context = gpu, device; }
 PUBLIC int cuDevicePrimaryCtxRelease_v2(int device) { return device; }

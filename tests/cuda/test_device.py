@@ -122,8 +122,37 @@ def dump_on_a_gpu_is_that_of_the_cpu():
         output("diff", f"{folder}/cpu", f"{folder}/gpu", "--bits")
 
 
+def bench_counts_what_the_gpu_reads():
+    """Its times are those of the emulator; what is printed must be there, and add up."""
+    few = ["--rounds", "1", "-n", "2", "-c", "18", "--threads", "1", "--device", "cuda"]
+
+    def about(a, b):
+        return abs(a - b) < 1e-6 * abs(b)
+
+    def rows(only, layers, **how):
+        said = json.loads(output("bench", "golden/tiny/moonlight", "--only", only, *few, "--json", "--gpu-layers", layers, **how))
+        return said["gpu"], {row["name"]: row for row in said["rows"]}
+
+    gpu, whole = rows("pass,prefill,generate", "all")
+    assert gpu == {"name": "an emulated GPU", "layers": gpu["layers"], "heads": True, "peak_bytes_per_second": 1024e9}, gpu
+    assert whole["GPU, copying in its memory"]["per_second"] > 0 and not any("expanded" in name for name in whole), set(whole)
+    for row in [whole["1 row after 16"], whole["none"]]:
+        assert row["gpu_bytes"] == row["bytes"] and row["of_read"] is None and row["of_fma"] is None, row
+        assert about(row["gpu_bytes_per_second"] * row["seconds"], row["gpu_bytes"]) and about(row["of_gpu_peak"] * 1024e9, row["gpu_bytes_per_second"]), row
+    _, cpu = rows("pass", "0")
+    gpu, part = rows("pass", "1", gpu="silent")
+    assert gpu["layers"] == 1 and gpu["peak_bytes_per_second"] is None, gpu
+    cpu, part = cpu["1 row after 16"], part["1 row after 16"]
+    assert cpu["gpu_bytes"] is None and cpu["of_fma"] > 0 and cpu["bytes"] == part["bytes"] > part["gpu_bytes"] > 0, (cpu, part)
+    assert part["of_gpu_peak"] is None and part["of_read"] > 0 and part["of_gpu_copy"] > 0 and about(part["of_ceiling"], part["of_read"] + part["of_gpu_copy"]), part
+    text = output("bench", "golden/tiny/moonlight", "--only", "pass", *few, gpu="silent")
+    assert "its driver does not say the peak of its memory" in text and "% of copying" in text and "% of its peak" not in text, text
+    ran = run("bench", "golden/tiny/v3", "--plan", "--device", "cuda")
+    assert ran.returncode == 2 and "it does not fit with --device cuda" in ran.stderr, ran.stderr
+
+
 TESTS = [what_cannot_be_used_is_said_in_one_sentence, auto_goes_on_without_a_gpu, a_gpu_that_fails_ends_the_run, generate_has_the_bits_of_the_cpu,
-         a_session_moves_between_cpu_and_gpu, a_batch_has_the_bits_of_the_cpu, verify_compares_splits, dump_on_a_gpu_is_that_of_the_cpu]
+         a_session_moves_between_cpu_and_gpu, a_batch_has_the_bits_of_the_cpu, verify_compares_splits, dump_on_a_gpu_is_that_of_the_cpu, bench_counts_what_the_gpu_reads]
 
 if __name__ == "__main__":
     sys.exit(run_tests(TESTS))

@@ -100,6 +100,7 @@ static int prepare(struct bench *b)
     o.prefill = "onednn";
     b->prefill_onednn = !vb_session_open(&probe, c->model, &o, NULL);
     vb_session_close(probe);
+    bench_gpu_open(b);
     return EXIT_DONE;
 }
 
@@ -136,6 +137,7 @@ static int run(struct cli *c)
         free(b.item[k].times);
     }
     bench_close_module(&b);
+    bench_gpu_close(&b);
     if (b.data && b.data != MAP_FAILED)
         munmap(b.data, b.bytes);
     bench_ops_close(&b);
@@ -151,7 +153,7 @@ static const struct note notes[] = {
     {"--seed", "Set the seed of the random tokens (default 0)."},
     {"--context", "Leave out all measurements with more than N tokens. For example, 600 leaves out the measurements with 2048 tokens."},
     {"-n", "Decode N tokens per run (default 64)."},
-    {"--json", "Print {\"rows\": [{name, kind, seconds, quarter, three_quarters, bytes, of_ceiling, efficiency, ...}]}, or with --plan "
+    {"--json", "Print {\"rows\": [{name, kind, seconds, quarter, three_quarters, bytes, of_ceiling, gpu_bytes, of_gpu_copy, of_gpu_peak, efficiency, ...}], \"gpu\": {...}}, or with --plan "
                "{\"next\": {...}, \"passes\": [{name, seconds, floor, waiting, peaks, \"parts\": [...]}]}."},
     {NULL, NULL}};
 
@@ -181,6 +183,12 @@ const struct command command_bench = {
     "depended only on the bytes that are read: it is (tokens per forward pass) x B(1) / (B(K+1) + B_modules). B(n) is the number of\n"
     "bytes that one pass over n rows reads from the model, as counted in this run. B_modules is the number of bytes that the passes\n"
     "of the MTP modules read in one round.\n\n"
+    "With --device, `machine` also has the speed at which the GPU's memory copies (bytes read plus bytes written), and each pass and\n"
+    "each way of decoding has the bytes per second that were read from this memory: weights and the cache, divided by the whole time.\n"
+    "They are compared with the copies, and with the peak that follows from the clock and the width of the GPU's memory, if its driver\n"
+    "says them. The ceiling is the time to read all bytes: those in the GPU's memory as fast as it copies, the others at the read\n"
+    "bandwidth. Left out are prompts with --prefill expanded or onednn, which the CPU computes, and, unless --only names them, linear\n"
+    "layers and attention alone.\n\n"
     "With --plan, the command measures each operator inside of passes instead, and prints for each pass how far above their floors\n"
     "its operators are, and what limits them. The floor of an operator is the larger of two times: its bytes divided by the read\n"
     "bandwidth, and its operations divided by the peak speed of its instructions. The first sentence names the largest gap.\n",

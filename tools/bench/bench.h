@@ -9,9 +9,9 @@
 #define BENCH_ROUNDS 64
 #define BENCH_BEYOND_CACHES 128e6 /* if work reads more bytes than this, the CPU caches cannot hold them */
 
-/* The first five kinds measure the machine itself. Measurements of the other kinds are compared with the machine's limits. */
+/* The first six kinds measure the machine itself. Measurements of the other kinds are compared with the machine's limits. */
 enum bench_kind {
-    BENCH_READ, BENCH_FMA, BENCH_BF16, BENCH_INT8, BENCH_INT4,
+    BENCH_READ, BENCH_FMA, BENCH_BF16, BENCH_INT8, BENCH_INT4, BENCH_GPU,
     BENCH_PREFILL, BENCH_PASS, BENCH_LINEAR, BENCH_ATTENTION, BENCH_GENERATE, BENCH_BATCH, BENCH_KINDS
 };
 extern const char *const bench_kinds[BENCH_KINDS];
@@ -46,6 +46,7 @@ struct bench_item {
     double seconds[BENCH_ROUNDS];
     /* measured just before each run: the bytes that the machine reads per second, and its operations per second */
     double read[BENCH_ROUNDS], fma[BENCH_ROUNDS];
+    double gpu[BENCH_ROUNDS]; /* the bytes that the GPU's memory reads and writes per second while it copies; 0: not measured */
     size_t tokens, forwards; /* for GENERATE: the number of tokens and of target passes in one run; tokens also for BATCH */
 };
 
@@ -60,6 +61,7 @@ struct bench {
     int rounds, threads;
     int warm;              /* whether this is the first round, which only warms up */
     double read, fma;      /* newest measurement: the bytes that the machine reads per second, and its operations per second */
+    int gpu_copies;        /* whether a GPU computes parts of the model, and has room to measure copies in its memory */
     const char *isa;       /* name of the instruction set in use */
     void *data;            /* random BF16 numbers: READ reads them, LINEAR uses them as weights, ATTENTION as a cache */
     size_t bytes;
@@ -100,6 +102,13 @@ int bench_check_plan(struct bench *b);
 void bench_choose_plan(struct bench *b);
 /* Prints the parts of each pass, or with --json the object. Returns an exit code. */
 int bench_tell_plan(const struct bench *b);
+
+/* --- gpu.c: the memory of the GPU that computes parts of the model --- */
+/* Sets b->gpu_copies. */
+void bench_gpu_open(struct bench *b);
+void bench_gpu_close(struct bench *b);
+/* Copies blocks in the GPU's memory. Returns the number of bytes that were read and written in *seconds. */
+double bench_gpu_copy(const struct bench *b, double *seconds);
 
 /* --- batch.c: plain decoding of several sequences that share passes --- */
 int bench_run_batch(struct bench *b, struct bench_item *i, vb_error *err);

@@ -10,9 +10,10 @@ enum bench_loop { LOOP_FMA, LOOP_BF16, LOOP_INT8, LOOP_INT4, BENCH_LOOPS };
 
 /* `bytes`: the least number of bytes that a run must read. `flops`: its number of operations. A product and its addition
  * are two operations. `of_loop`: the same operations, divided among the instructions that do them. If an item measures
- * the machine itself, `bytes` is the number of bytes that it reads or, for arithmetic, the number of operations. */
+ * the machine itself, `bytes` is the number of bytes that it reads or, for arithmetic, the number of operations. `gpu_bytes`: those of the bytes that
+ * are read from a GPU's memory. */
 struct bench_work {
-    double bytes, flops, of_loop[BENCH_LOOPS];
+    double bytes, gpu_bytes, flops, of_loop[BENCH_LOOPS];
 };
 
 /* Counts the work of all passes after the prompt, both in the target and in MTP modules. work.c receives the

@@ -8,7 +8,7 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-const char *const bench_kinds[BENCH_KINDS] = {"read", "fma", "bf16", "int8", "int4", "prefill", "pass", "linear", "attention", "generate", "batch"};
+const char *const bench_kinds[BENCH_KINDS] = {"read", "fma", "bf16", "int8", "int4", "gpu", "prefill", "pass", "linear", "attention", "generate", "batch"};
 
 /* Returns whether a list of names, separated by commas, contains `name`, which has `size` bytes. */
 static int names(const char *list, const char *name, size_t size)
@@ -66,13 +66,15 @@ static void add_machine(struct bench *b)
         bench_add(b, BENCH_INT8, "int8 peak");
     if (machine_integers(b->isa, 4, 1) > 0)
         bench_add(b, BENCH_INT4, "int4 peak");
+    if (b->gpu_copies)
+        bench_add(b, BENCH_GPU, "GPU, copying in its memory");
 }
 
 static void add_prefill(struct bench *b)
 {
     static const size_t lengths[] = {128, 512, 2048, 4096, 8192, 16384};
     for (size_t k = 0; k < COUNT(lengths); k++)
-        for (int kind = 0; kind < 2 + b->prefill_onednn && bench_fits(b, lengths[k] + 1); kind++) {
+        for (int kind = 0; kind < (b->c->model->device ? 1 : 2 + b->prefill_onednn) && bench_fits(b, lengths[k] + 1); kind++) {
             static const char *const kinds[] = {"", ", expanded", ", onednn"};
             struct bench_item *i = bench_add(b, BENCH_PREFILL, "prefill %zu%s", lengths[k], kinds[kind]);
             i->rows = lengths[k];
@@ -216,9 +218,10 @@ void bench_choose(struct bench *b)
         bench_choose_plan(b);
         return;
     }
-    if (bench_wants(b, BENCH_LINEAR))
+    int of_cpu = !b->c->model->device || b->c->only; /* operators alone are those of the CPU */
+    if (of_cpu && bench_wants(b, BENCH_LINEAR))
         add_linears(b);
-    if (bench_wants(b, BENCH_ATTENTION))
+    if (of_cpu && bench_wants(b, BENCH_ATTENTION))
         add_attentions(b);
     if (bench_wants(b, BENCH_PASS))
         add_passes(b);

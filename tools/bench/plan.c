@@ -24,6 +24,8 @@ int bench_check_plan(struct bench *b)
         return cli_fail(c, EXIT_USAGE, "--depth belongs to --plan, which is not given");
     if (c->plan && (c->only || c->svg))
         return cli_fail(c, EXIT_USAGE, "--plan measures its own passes; %s does not fit with it", c->only ? "--only" : "--svg");
+    if (c->plan && c->model->device)
+        return cli_fail(c, EXIT_USAGE, "--plan measures the parts of passes on the CPU; it does not fit with --device %s", c->device);
     if (c->depth && c->depth + 2 > most)
         return cli_fail(c, EXIT_USAGE, "--depth is %lld: with two tokens more it is beyond %s, which is %lld", c->depth,
                         c->context > 0 ? "--context" : "max_position_embeddings", most);

@@ -99,10 +99,18 @@ static void look_at_machine(struct bench *b, struct bench_item *i)
         b->read = read_bandwidth(b, (double)b->bytes);
     i->read[b->rounds] = i->times && !is_beyond_caches(b, i) ? read_bandwidth(b, bench_pass_bytes(i)) : b->read;
     i->fma[b->rounds] = b->fma;
+    if (b->gpu_copies && i->work.gpu_bytes > 0) {
+        done = bench_gpu_copy(b, &seconds);
+        i->gpu[b->rounds] = done / seconds;
+    }
 }
 
 static void run_of_machine(struct bench *b, struct bench_item *i)
 {
+    if (i->kind == BENCH_GPU) {
+        i->work.bytes = bench_gpu_copy(b, &i->seconds[b->rounds]);
+        return;
+    }
     if (i->kind != BENCH_READ) {
         i->work.bytes = run_peak(b, i->kind, MACHINE_STEPS, &i->seconds[b->rounds]);
         return;

@@ -95,6 +95,9 @@ static double of_onednn(const struct bench *b, const struct bench_item *i)
 struct shares {
     double read, fma, ceiling; /* ceiling: the larger of the shares that apply */
     double integer;            /* for a quantised matrix: the time to do its operations at the peak of int8 or int4; 0 for others */
+    /* if a GPU computes parts of the item: the time to read their bytes as fast as its memory copies, and at the peak that its driver says. `read` is then
+     * about the other bytes, `ceiling` about both, and fma is 0 */
+    double gpu, gpu_peak;
 };
 
 /* Returns the median, over the rounds, of the speed of an item divided by the speed of the machine just before it. */
@@ -118,9 +121,20 @@ static double over_fma(const struct bench *b, enum bench_kind kind)
     return rate[kind] / rate[BENCH_FMA];
 }
 
+/* Returns the peak bandwidth of the GPU's memory, or 0 if it is not known. */
+static double gpu_peak(const struct bench *b) { return b->c->model->device ? b->c->model->device->peak_bandwidth : 0; }
+
 static struct shares shares_of(const struct bench *b, const struct bench_item *i)
 {
-    struct shares s = {share(b, i, i->work.bytes, i->read), share(b, i, i->work.flops, i->fma), 0, 0};
+    struct shares s = {.read = share(b, i, i->work.bytes - i->work.gpu_bytes, i->read), .fma = share(b, i, i->work.flops, i->fma)};
+    double peak = gpu_peak(b);
+    if (i->work.gpu_bytes > 0) {
+        s.fma = 0;
+        s.gpu = share(b, i, i->work.gpu_bytes, i->gpu);
+        s.gpu_peak = peak > 0 ? i->work.gpu_bytes / bench_median(i, b->rounds) / peak : 0;
+        s.ceiling = s.gpu > 0 ? s.read + s.gpu : 0;
+        return s;
+    }
     if (i->kind == BENCH_LINEAR && weight_is_quantised(i->type) && over_fma(b, peak_of(i)) > 0)
         s.integer = s.fma / over_fma(b, peak_of(i));
     s.ceiling = fmax(s.read, s.integer > 0 ? s.integer : s.fma);
@@ -145,7 +159,7 @@ static double tokens_per_second(const struct bench *b, const struct bench_item *
 
 static void print_machine(const struct bench_item *i, double seconds)
 {
-    if (i->kind == BENCH_READ)
+    if (i->kind == BENCH_READ || i->kind == BENCH_GPU)
         printf("%10.1f GB/s\n", i->work.bytes / seconds / 1e9);
     else
         printf("%10.0f %s\n", i->work.bytes / seconds / 1e9, i->kind >= BENCH_INT8 ? "Gop/s" : "GFLOP/s");
@@ -165,14 +179,27 @@ static void print_op(const struct bench *b, const struct bench_item *i, double s
     putchar('\n');
 }
 
+static void print_gpu_share(const struct bench *b, const struct bench_item *i, struct shares s)
+{
+    if (i->work.gpu_bytes > 0)
+        printf(", GPU %.1f GB/s", i->work.gpu_bytes / bench_median(i, b->rounds) / 1e9);
+    if (s.gpu > 0)
+        printf(", %.0f %% of copying", 100 * s.gpu);
+    if (s.gpu_peak > 0)
+        printf(", %.0f %% of its peak", 100 * s.gpu_peak);
+}
+
 static void print_passes(const struct bench *b, const struct bench_item *i, struct shares s)
 {
     double one = of_one_row(b, i);
     printf("%10.1f %-7s %8.1f ", tokens_per_second(b, i), "tok/s", bench_pass_bytes(i) / 1e6);
-    if (in_cache(i, s.read))
+    if (in_cache(i, fmax(s.read, s.gpu)))
         printf("%10s", "in cache");
-    else
+    else if (s.ceiling > 0)
         printf("%8.0f %%", 100 * s.ceiling);
+    else
+        printf("%10s", "-");
+    print_gpu_share(b, i, s);
     if (one > 0)
         printf(", %.2f times 1 row", one);
     if (i->kind == BENCH_GENERATE && i->K > 0) {
@@ -193,12 +220,26 @@ static void print_batch(const struct bench *b, const struct bench_item *i)
     putchar('\n');
 }
 
+static void print_gpu(const struct bench *b)
+{
+    vb_device_facts f;
+    vb_device_look(b->c->model, &f);
+    if (!*f.name)
+        return;
+    printf("%s computes %d of %d layers%s; ", f.name, (int)f.layers, (int)f.all_layers, f.heads ? ", the head and the MTP modules" : "");
+    if (gpu_peak(b) > 0)
+        printf("the peak of its memory is %.0f GB/s, as its driver says\n", gpu_peak(b) / 1e9);
+    else
+        printf("its driver does not say the peak of its memory\n");
+}
+
 static void print_table(const struct bench *b)
 {
     printf("%d rounds in turns, %d threads, %s; medians, and the middle half of the rounds; ", b->rounds, b->threads, b->isa);
     printf("%s%s\n", b->onednn ? "oneDNN " : "no lines of oneDNN: ", b->onednn ? onednn_version(b->onednn) : b->no_onednn);
     if (b->onednn && b->no_onednn_bf16)
         printf("no lines of oneDNN with BF16 weights: %s\n", b->no_onednn_bf16);
+    print_gpu(b);
     putchar('\n');
     printf("%-32s %10s %7s %18s %8s %10s\n", "", "ms", "+- %", "", "MB", "of ceiling");
     for (size_t k = 0; k < b->count; k++) {
@@ -269,8 +310,12 @@ static json_t *item_json(const struct bench *b, const struct bench_item *i)
         return j;
     }
     struct shares s = shares_of(b, i);
-    json_object_set_new(j, "in_cache", json_boolean(in_cache(i, s.read)));
+    json_object_set_new(j, "in_cache", json_boolean(in_cache(i, fmax(s.read, s.gpu))));
     set(j, "bytes", i->work.bytes);
+    set(j, "gpu_bytes", i->work.gpu_bytes);
+    set(j, "gpu_bytes_per_second", i->work.gpu_bytes / median);
+    set(j, "of_gpu_copy", s.gpu);
+    set(j, "of_gpu_peak", s.gpu_peak);
     set(j, "flops", i->work.flops);
     set(j, "of_read", s.read);
     set(j, "of_fma", s.fma);
@@ -295,6 +340,16 @@ static json_t *item_json(const struct bench *b, const struct bench_item *i)
     return j;
 }
 
+static json_t *gpu_json(const struct bench *b)
+{
+    vb_device_facts f;
+    vb_device_look(b->c->model, &f);
+    json_t *j = *f.name ? json_pack("{s:s,s:i,s:b}", "name", f.name, "layers", (int)f.layers, "heads", (int)f.heads) : json_null();
+    if (*f.name)
+        set(j, "peak_bytes_per_second", gpu_peak(b));
+    return j;
+}
+
 int bench_tell(struct bench *b)
 {
     if (b->c->plan)
@@ -306,7 +361,7 @@ int bench_tell(struct bench *b)
     json_t *rows = json_array();
     for (size_t k = 0; k < b->count; k++)
         json_array_append_new(rows, item_json(b, &b->item[k]));
-    return cli_print_json(json_pack("{s:i,s:i,s:s,s:s?,s:s?,s:s?,s:o}", "rounds", b->rounds, "threads", b->threads, "isa", b->isa, "onednn",
+    return cli_print_json(json_pack("{s:i,s:i,s:s,s:o,s:s?,s:s?,s:s?,s:o}", "rounds", b->rounds, "threads", b->threads, "isa", b->isa, "gpu", gpu_json(b), "onednn",
                                     b->onednn ? onednn_version(b->onednn) : NULL, "no_onednn", b->no_onednn, "no_onednn_bf16", b->no_onednn_bf16,
                                     "rows", rows));
 }

@@ -24,6 +24,7 @@ static void add_operations(struct bench_work *work, enum bench_loop loop, double
 static void add_work(struct bench_work *to, const struct bench_work *more)
 {
     to->bytes += more->bytes;
+    to->gpu_bytes += more->gpu_bytes;
     for (int loop = 0; loop < BENCH_LOOPS; loop++)
         add_operations(to, loop, more->of_loop[loop]);
 }
@@ -44,9 +45,13 @@ static void add_in(struct bench_work *work, const struct weight_view *w, double 
     add_operations(work, loop, 2 * numbers_of(w) * rows);
 }
 
-static void add(struct bench_parts *work, enum pass_part part, const struct config *c, const struct weight_view *w, double rows)
+/* Adds the work of eh_proj or of an output head. */
+static void add_end(struct bench_parts *work, enum pass_part part, const struct model *m, const struct weight_view *w, double rows, int on_gpu)
 {
-    add_in(&work->part[part], w, rows, bench_loop_of(w->type, c->precision == PRECISION_BF16));
+    struct bench_work own = {0};
+    add_in(&own, w, rows, bench_loop_of(w->type, m->config.precision == PRECISION_BF16));
+    own.gpu_bytes = on_gpu ? own.bytes : 0;
+    add_work(&work->part[part], &own);
 }
 
 /* The work of a layer: `rows` rows, each of which attends to `depth` tokens and all of which chose `experts` different experts.
@@ -102,10 +107,17 @@ static void add_choice(const struct layer_work *l)
 static void add_layer(struct bench_parts *work, const struct config *c, const struct layer *layer, double rows, double depth,
                       double expanded, double experts)
 {
-    struct layer_work l = {c, &layer->self_attn, rows, depth, expanded, experts, work};
+    struct bench_parts own = {0};
+    struct layer_work l = {c, &layer->self_attn, rows, depth, expanded, experts, &own};
     reads_of_layer(c, layer, add_read, &l);
     add_tokens(&l, reads_chosen(c, l.mla, depth) ? c->index_topk : depth);
     add_choice(&l);
+    for (int part = 0; part < PASS_PARTS; part++) {
+        int of_mlp = part == PART_DENSE || part == PART_ROUTER || part == PART_EXPERTS;
+        if (of_mlp ? layer->mlp_on_device : layer->attention_on_device)
+            own.part[part].gpu_bytes = own.part[part].bytes;
+        add_work(&work->part[part], &own.part[part]);
+    }
 }
 
 struct bench_work bench_attention_work(const struct model *m, const struct mla *a, double rows, double depth)
@@ -179,7 +191,7 @@ int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t
         add_layer(work, c, &m->layers[l], (double)rows, (double)first + ((double)rows + 1) / 2, keys, experts);
     }
     if (head_rows)
-        add(work, PART_HEAD, c, &m->lm_head, (double)head_rows);
+        add_end(work, PART_HEAD, m, &m->lm_head, (double)head_rows, m->offload.ends);
     free(k.chosen);
     return code;
 }
@@ -197,9 +209,9 @@ struct bench_parts bench_module_work(const struct model *m, const vb_draft_vocab
     double experts = (double)rows * c->num_experts_per_tok;
     if (experts > c->n_routed_experts)
         experts = c->n_routed_experts;
-    add(&work, PART_EH, c, &m->mtp[0].eh_proj, (double)rows);
+    add_end(&work, PART_EH, m, &m->mtp[0].eh_proj, (double)rows, m->offload.ends);
     add_layer(&work, c, &m->mtp[0].layer, (double)rows, (double)depth, 0, experts);
-    add(&work, PART_HEAD, c, head_of(m, vocab, 0), 1);
+    add_end(&work, PART_HEAD, m, head_of(m, vocab, 0), 1, m->offload.ends && !vocab);
     return work;
 }
 
@@ -255,11 +267,12 @@ static void end_pass(struct bench_counter *k)
             add_layer(&k->work, c, &m->layers[l], rows, depth, 0, experts_of(k, l));
         const struct mtp_module *module = k->depth < 0 ? NULL : &m->mtp[k->layer - c->num_hidden_layers];
         if (module) {
-            add(&k->work, PART_EH, c, &module->eh_proj, rows);
+            add_end(&k->work, PART_EH, m, &module->eh_proj, rows, m->offload.ends);
             add_layer(&k->work, c, &module->layer, rows, depth, 0, experts_of(k, k->layer));
         }
         if (k->head_rows)
-            add(&k->work, PART_HEAD, c, module ? head_of(m, k->vocab, (size_t)(module - m->mtp)) : &m->lm_head, (double)k->head_rows);
+            add_end(&k->work, PART_HEAD, m, module ? head_of(m, k->vocab, (size_t)(module - m->mtp)) : &m->lm_head, (double)k->head_rows,
+                    m->offload.ends && !(module && k->vocab));
     }
     k->rows = k->head_rows = 0;
     memset(k->chosen, 0, (c->dims.layers + (size_t)m->num_mtp) * k->E);
