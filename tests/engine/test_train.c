@@ -1,50 +1,16 @@
 /* tests/engine/test_train.c -- the trainer's gradients: against the reference within a bound from its perturbed runs, and with the same bits however
  * they are computed. Runs in the repository's root. */
-#include "engine/train/trainer.h"
+#include "ops/backward/cross_entropy.h"
 #include "reference/backward.h"
 #include "tests/support/engine_support.h"
 #include "tests/support/references.h"
 #include "tests/support/small_checkpoint.h"
 #include "tests/support/tiny.h"
+#include "tests/support/training.h"
 
 #include <math.h>
 
-enum { SEQUENCES = 5,
-       TOKENS = 80,
-       RUNS = 8 };
-
-static const size_t lengths[SEQUENCES] = {30, 9, 1, 3, 37};
-
-/* A training step, and how it is computed. */
-struct step {
-    int32_t tokens[TOKENS];
-    struct training_sequence list[SEQUENCES];
-    struct trainer_options options;
-    const char *conventions;
-};
-
-static void set_step(struct step *s, const struct model *m, enum trained_part part, int depths)
-{
-    *s = (struct step){.options = {.part = part, .depths = depths, .mtp_loss_scaling_factor = 0.3, .threads = 1}};
-    s->options.adamw = (struct adamw){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
-    random_tokens(m, 17, s->tokens, TOKENS);
-    for (size_t q = 0, at = 0; q < SEQUENCES; at += lengths[q++])
-        s->list[q] = (struct training_sequence){.tokens = s->tokens + at, .count = lengths[q]};
-}
-
-static struct trainer *open_trainer(const struct model *m, const struct step *s)
-{
-    struct trainer *t;
-    OK(trainer_open(&t, m, &s->options, &err));
-    return t;
-}
-
-static struct training_losses gradients_of(struct trainer *t, const struct step *s)
-{
-    struct training_losses losses;
-    OK(trainer_gradients(t, s->list, SEQUENCES, &losses, &err));
-    return losses;
-}
+enum { RUNS = 8 };
 
 /* -- against the reference ----------------------------------------------------------------------------------------- */
 
@@ -52,26 +18,26 @@ struct truth {
     struct reference *r;
     struct reference_gradients exact, moved;
     struct reference_losses losses;
-    struct reference_sequence list[SEQUENCES];
+    struct reference_sequence list[TRAINING_SEQUENCES];
     struct reference_loss_options options;
     double *spread; /* for each gradient: the largest distance of a perturbed run */
     double longest; /* the terms of the longest sum */
 };
 
-static void truth_open(struct truth *x, const char *dir, const struct step *s)
+static void truth_open(struct truth *x, const char *dir, const struct training_step *s)
 {
     struct reference_losses losses;
     *x = (struct truth){.r = open_reference(dir),
                         .options = {.depths = s->options.depths, .mtp_loss_scaling_factor = s->options.mtp_loss_scaling_factor}};
     OK(conventions_parse(&x->options.conventions, s->conventions, &err));
-    for (size_t q = 0; q < SEQUENCES; q++)
+    for (size_t q = 0; q < TRAINING_SEQUENCES; q++)
         x->list[q] = (struct reference_sequence){s->list[q].tokens, (int)s->list[q].count};
     OK(reference_gradients_open(&x->exact, x->r, &err));
-    OK(reference_backward(x->r, &x->options, x->list, SEQUENCES, &x->losses, &x->exact, &err));
+    OK(reference_backward(x->r, &x->options, x->list, TRAINING_SEQUENCES, &x->losses, &x->exact, &err));
     x->spread = doubles(x->exact.count);
     for (x->options.perturb = 1; x->options.perturb <= RUNS; x->options.perturb++) {
         OK(reference_gradients_open(&x->moved, x->r, &err));
-        OK(reference_backward(x->r, &x->options, x->list, SEQUENCES, &losses, &x->moved, &err));
+        OK(reference_backward(x->r, &x->options, x->list, TRAINING_SEQUENCES, &losses, &x->moved, &err));
         for (size_t i = 0; i < x->exact.count; i++) {
             const struct reference_gradient *g = &x->exact.of[i];
             size_t n = (size_t)g->rows * (size_t)g->cols;
@@ -95,7 +61,7 @@ static double check_tensor(const char *name, const struct truth *x, size_t i, co
 {
     const struct reference_gradient *want = &x->exact.of[i];
     size_t n = (size_t)want->rows * (size_t)want->cols;
-    double *have = doubles(n), norm = 0, bound = 8 * x->spread[i] + sqrt(fmax(x->longest, TOKENS)) * 0x1p-24;
+    double *have = doubles(n), norm = 0, bound = 8 * x->spread[i] + sqrt(fmax(x->longest, TRAINING_TOKENS)) * 0x1p-24;
     for (size_t j = 0; j < n; j++) {
         have[j] = g[j];
         norm += want->data[j] * want->data[j];
@@ -121,27 +87,18 @@ static void check_losses(const char *name, const struct training_losses *have, c
                      want->by_depth[k], want->depth_rows[k]);
 }
 
-static vb_model *open_with(const char *dir, const char *conventions)
-{
-    vb_model *m;
-    struct conventions c = {0};
-    OK(conventions_parse(&c, conventions, &err));
-    OK(model_open_under((struct model **)&m, dir, &(struct model_options){.conventions = &c}, NULL, &err));
-    return m;
-}
-
 static void check_checkpoint(const char *dir, const char *name, const char *conventions, enum trained_part part, int depths)
 {
-    struct step s;
+    struct training_step s;
     struct truth x;
     double most = 0;
     size_t compared = 0;
-    vb_model *m = open_with(dir, conventions);
-    set_step(&s, m, part, depths);
+    vb_model *m = training_model(dir, conventions);
+    training_step(&s, m, part, depths);
     s.conventions = conventions;
     truth_open(&x, dir, &s);
-    struct trainer *t = open_trainer(m, &s);
-    struct training_losses losses = gradients_of(t, &s);
+    struct trainer *t = training_open(m, &s);
+    struct training_losses losses = training_gradients(t, &s);
     check_losses(name, &losses, &x, part == TRAIN_MODEL);
     for (size_t i = 0; i < trainer_count(t); i++) {
         const struct trained_tensor *have = trainer_tensor(t, i);
@@ -168,9 +125,76 @@ TEST(gradients_of_whole_models_are_those_of_the_reference)
 
 TEST(gradients_of_modules_are_those_of_the_reference)
 {
-    check_checkpoint("golden/tiny/v3-mtp3", "v3-mtp3", NULL, TRAIN_MODULES, 3);
-    check_checkpoint("golden/tiny/v3", "v3", NULL, TRAIN_MODULES, 3);
-    check_checkpoint("golden/tiny/glm", "glm", NULL, TRAIN_MODULES, 1);
+    check_checkpoint("golden/tiny/v3-mtp3", "v3-mtp3", NULL, TRAIN_MODULES, 2);
+    check_checkpoint("golden/tiny/v3", "v3", NULL, TRAIN_MODULES, 3); /* module 0 three times */
+    check_checkpoint("golden/tiny/glm", "glm", "main-hidden=pre-norm,concat=hidden-embedding", TRAIN_MODULES, 1);
+}
+
+/* Odd widths, YaRN, tied embeddings, no q_lora_rank, RoPE that rotates halves. */
+TEST(gradients_of_small_models_are_those_of_the_reference)
+{
+    for (const struct small_checkpoint *c = small_checkpoints; c->name; c++) {
+        char dir[64];
+        small_checkpoint(dir, c);
+        check_checkpoint(dir, c->name, NULL, TRAIN_MODEL, c->modules ? c->modules + 1 : 0);
+        if (c == small_checkpoints) {
+            check_checkpoint(dir, "pre-norm", "main-hidden=pre-norm,draft-hidden=pre-norm,normaliser-eps=6.1e-5,yarn-scale=never", TRAIN_MODEL, 2);
+            check_checkpoint(dir, "hidden first", "concat=hidden-embedding,draft-position=token,latent-eps=config,rope-angle=f32", TRAIN_MODEL, 3);
+            check_checkpoint(dir, "modules", "draft-hidden=pre-norm,draft-position=token,group-mask=zero", TRAIN_MODULES, 3);
+        }
+        remove_dir(dir);
+    }
+}
+
+/* -- the loss ------------------------------------------------------------------------------------------------------ */
+
+struct logits {
+    float *z; /* [tokens, V] */
+    size_t V;
+};
+
+static int keep_logits(void *context, int depth, size_t index, const float *logits, const float *hidden)
+{
+    struct logits *x = context;
+    (void)hidden;
+    if (depth < 0)
+        memcpy(x->z + index * x->V, logits, x->V * sizeof *logits);
+    return 0;
+}
+
+/* The sum of the cross entropies of a session's logits, as op_cross_entropy adds them. */
+static double loss_of_session(const vb_model *m, const int32_t *tokens, size_t n)
+{
+    struct logits x = {calloc(n * m->config.dims.V, sizeof(float)), m->config.dims.V};
+    struct op_ctx cx = {.k = kernels_select("best", NULL), .threads = 1, .most_threads = 1};
+    double loss = 0;
+    vb_session *s = open_session(m, &(vb_session_options){.prefill = "expanded", .threads = 1}, tokens, n);
+    OK(vb_evaluate(s, 0, keep_logits, &x, &err));
+    vb_session_close(s);
+    cx.scratch_size = op_cross_entropy_scratch(n, x.V, 1);
+    cx.scratch = aligned_alloc(64, cx.scratch_size);
+    op_cross_entropy(&cx, &loss, x.z, x.z, tokens + 1, 1.0f, n - 1, x.V);
+    free(cx.scratch);
+    free(x.z);
+    return loss;
+}
+
+TEST(the_forward_pass_has_the_bits_of_a_session_with_expanded_prefill)
+{
+    static const char *const paths[] = {TINY_CHECKPOINTS(TINY_PATH)};
+    for (size_t i = 0; i < TINY_COUNT; i++) {
+        struct training_step s;
+        struct training_losses losses;
+        vb_model *m = training_model(paths[i], NULL);
+        training_step(&s, m, TRAIN_MODEL, 0);
+        struct trainer *t = training_open(m, &s);
+        OK(trainer_losses(t, &s.list[4], 1, &losses, &err));
+        double want = loss_of_session(m, s.list[4].tokens, s.list[4].count) / (double)losses.rows;
+        if (losses.main != want || losses.total != want)
+            fail_msg("%s: the loss is %.17g, %.17g by the logits of a session", paths[i], losses.main, want);
+        trainer_close(t);
+        vb_model_close(m);
+    }
 }
 
 int main(void)
@@ -178,6 +202,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_of_whole_models_are_those_of_the_reference),
         cmocka_unit_test(gradients_of_modules_are_those_of_the_reference),
+        cmocka_unit_test(gradients_of_small_models_are_those_of_the_reference),
+        cmocka_unit_test(the_forward_pass_has_the_bits_of_a_session_with_expanded_prefill),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,46 @@
+#include "tests/support/training.h"
+
+#include "tests/support/engine_support.h"
+
+static const size_t lengths[TRAINING_SEQUENCES] = {30, 9, 1, 3, 37};
+
+void training_step(struct training_step *s, const struct model *m, enum trained_part part, int depths)
+{
+    *s = (struct training_step){.options = {.part = part, .depths = depths, .mtp_loss_scaling_factor = 0.3, .threads = 1}};
+    s->options.adamw = (struct adamw){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+    random_tokens(m, 17, s->tokens, TRAINING_TOKENS);
+    for (size_t q = 0, at = 0; q < TRAINING_SEQUENCES; at += lengths[q++])
+        s->list[q] = (struct training_sequence){.tokens = s->tokens + at, .count = lengths[q]};
+}
+
+vb_model *training_model(const char *dir, const char *conventions)
+{
+    struct model *m;
+    struct conventions c = {0};
+    OK(conventions_parse(&c, conventions, &err));
+    OK(model_open_under(&m, dir, &(struct model_options){.conventions = &c}, NULL, &err));
+    return m;
+}
+
+struct trainer *training_open(const struct model *m, const struct training_step *s)
+{
+    struct trainer *t;
+    OK(trainer_open(&t, m, &s->options, &err));
+    return t;
+}
+
+struct training_losses training_gradients(struct trainer *t, const struct training_step *s)
+{
+    struct training_losses losses;
+    OK(trainer_gradients(t, s->list, TRAINING_SEQUENCES, &losses, &err));
+    return losses;
+}
+
+struct trained_tensor *training_tensor(struct trainer *t, const char *name)
+{
+    for (size_t i = 0; i < trainer_count(t); i++)
+        if (!strcmp(trainer_tensor(t, i)->name, name))
+            return trainer_tensor(t, i);
+    fail_msg("%s is not trained", name);
+    return NULL;
+}

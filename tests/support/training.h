@@ -1,0 +1,26 @@
+/* tests/support/training.h -- a training step of a few sequences, for tests of the trainer. */
+#ifndef VB_TEST_TRAINING_H
+#define VB_TEST_TRAINING_H
+
+#include "engine/train/trainer.h"
+
+enum { TRAINING_SEQUENCES = 5,
+       TRAINING_TOKENS = 80 };
+
+/* Its sequences have 30, 9, 1, 3 and 37 random tokens. */
+struct training_step {
+    int32_t tokens[TRAINING_TOKENS];
+    struct training_sequence list[TRAINING_SEQUENCES];
+    struct trainer_options options; /* one thread, AdamW's usual numbers, factor 0.3 */
+    const char *conventions;        /* of the model; NULL: the defaults */
+};
+void training_step(struct training_step *s, const struct model *m, enum trained_part part, int depths);
+
+/* An error fails the test. */
+vb_model *training_model(const char *dir, const char *conventions);
+struct trainer *training_open(const struct model *m, const struct training_step *s);
+struct training_losses training_gradients(struct trainer *t, const struct training_step *s);
+struct trained_tensor *training_tensor(struct trainer *t, const char *name);
+static inline size_t training_numbers(const struct trained_tensor *x) { return x->rows * x->cols; }
+
+#endif
