@@ -3,6 +3,7 @@
 #include "engine/model/model_internal.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "ops/cuda/driver.h"
@@ -49,7 +50,12 @@ struct layer_bytes {
 static struct layer_bytes bytes_of_layer(const struct config *c, const struct checkpoint *checkpoint, int layer)
 {
     struct layer_bytes of = {0, 0, 0};
-    for (size_t i = 0; i < checkpoint_count(checkpoint); i++) {
+    char prefix[40];
+    size_t first = 0, count = checkpoint_count(checkpoint);
+    snprintf(prefix, sizeof prefix, "model.layers.%d.", layer);
+    if (layer < c->num_hidden_layers)
+        count = checkpoint_with_prefix(checkpoint, prefix, &first);
+    for (size_t i = first; i < first + count; i++) {
         const struct tensor *t = checkpoint_at(checkpoint, i);
         int its = model_layer_of(t->name);
         size_t bytes = bytes_in_use(c, t);

@@ -194,10 +194,27 @@ static void sessions_with_other_splits_share_passes(__attribute__((unused)) void
     vb_model_close(a);
 }
 
+/* Passes that decode are recorded. The first ones have a block of 256 tokens, the later ones two. */
+static void a_timeline_that_needs_more_blocks_has_the_bits_of_the_cpu(__attribute__((unused)) void **state)
+{
+    static struct record want, got;
+    vb_session_options o = {.context = 300, .threads = 1, .prefill_chunk = 128};
+    vb_model *a = on_cpu("golden/tiny/v3", "f32", "f32"), *b = offloaded("golden/tiny/v3", PRECISION_F32, CACHE_TYPE_F32, OFFLOAD_AUTO, 0);
+    int32_t prompt[253];
+    random_tokens(a, 7, prompt, COUNT(prompt));
+    run(a, &o, prompt, COUNT(prompt), 8, &want);
+    run(b, &o, prompt, COUNT(prompt), 8, &got);
+    check_same("beyond 256 tokens", &want, &got);
+    assert_true(!is_emulated() || emulator_replays(device) >= 7);
+    close_offloaded(b);
+    vb_model_close(a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_split_has_the_bits_of_the_cpu), cmocka_unit_test(precisions_and_caches_have_the_bits_of_the_cpu),
                                        cmocka_unit_test(every_type_of_gguf_files_has_the_bits_of_the_cpu), cmocka_unit_test(every_layout_has_the_bits_of_the_cpu),
+                                       cmocka_unit_test(a_timeline_that_needs_more_blocks_has_the_bits_of_the_cpu),
                                        cmocka_unit_test(sessions_with_other_splits_share_passes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
