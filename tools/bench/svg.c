@@ -4,20 +4,8 @@
 #include <string.h>
 
 #include "tools/bench/bench.h"
+#include "tools/cli/diagram.h"
 #include "tools/cli/file.h"
-
-#define WIDTH 640
-#define HEIGHT 420
-#define LEFT 60
-#define RIGHT 150
-#define TOP 30
-#define BOTTOM 50
-
-/* for K = 1, 2, 3; colour-blind readers can distinguish these colours */
-static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73"};
-
-static double x_of(double acceptance) { return LEFT + acceptance * (WIDTH - LEFT - RIGHT); }
-static double y_of(double speed_up, double most) { return HEIGHT - BOTTOM - speed_up / most * (HEIGHT - TOP - BOTTOM); }
 
 /* Returns the mean number of tokens in a round of K drafts, if each draft is correct with probability p. */
 static double tokens_of(int K, double p)
@@ -51,37 +39,39 @@ static double limit_of(const struct bench *b, int K, double p)
     return verify > 0 ? tokens_of(K, p) * plain / (verify + drafts) : 0;
 }
 
+#define POINTS 51 /* of a limit's curve */
+
 static void draw(FILE *f, const struct bench *b)
 {
-    double most = 1;
+    double most = 1, x[POINTS], y[POINTS];
+    char title[96], text[64];
     for (int K = 1; K <= 3; K++)
         most = fmax(most, limit_of(b, K, 1));
-    most = ceil(most * 2 + 0.01) / 2;
-    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"12\">\n"
-               "<rect width=\"%d\" height=\"%d\" fill=\"white\"/>\n"
-               "<text x=\"%d\" y=\"18\" font-size=\"14\">speed-up of drafting over plain decoding (mtp-eagle, %d threads)</text>\n",
-            WIDTH, HEIGHT, WIDTH, HEIGHT, LEFT, b->threads);
-    for (double s = 0; s <= most; s += 0.5)
-        fprintf(f, "<path d=\"M%d %.1fH%d\" stroke=\"%s\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.1f</text>\n", LEFT,
-                y_of(s, most), WIDTH - RIGHT, fabs(s - 1) < 1e-9 ? "#888" : "#ddd", LEFT - 6, y_of(s, most) + 4, s);
-    for (int p = 0; p <= 10; p += 2)
-        fprintf(f, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.1f</text>\n", x_of(p / 10.0), HEIGHT - BOTTOM + 18, p / 10.0);
-    fprintf(f, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">probability that a draft is right</text>\n", x_of(0.5), HEIGHT - 10);
+    snprintf(title, sizeof title, "speed-up of drafting over plain decoding (mtp-eagle, %d threads)", b->threads);
+    struct diagram d = {.f = f, .title = title, .x_title = "probability that a draft is right", .x_most = 1, .x_step = 0.2, .x_digits = 1,
+                        .y_most = ceil(most * 2 + 0.01) / 2, .y_step = 0.5, .y_digits = 1, .y_strong = 1};
+    diagram_begin(&d);
     for (int K = 1; K <= 3; K++) {
-        const char *colour = colours[K - 1];
-        fprintf(f, "<path fill=\"none\" stroke=\"%s\" stroke-dasharray=\"5 4\" d=\"", colour);
-        for (int p = 0; p <= 50; p++)
-            fprintf(f, "%c%.1f %.1f", p ? 'L' : 'M', x_of(p / 50.0), y_of(limit_of(b, K, p / 50.0), most));
-        fprintf(f, "\"/>\n<text x=\"%d\" y=\"%d\" fill=\"%s\">K = %d</text>\n", WIDTH - RIGHT + 12, TOP + 20 * K, colour, K);
+        const char *colour = diagram_colour(K - 1);
+        for (int p = 0; p < POINTS; p++) {
+            x[p] = p / (POINTS - 1.0);
+            y[p] = limit_of(b, K, x[p]);
+        }
+        diagram_curve(&d, colour, 1, x, y, POINTS);
+        snprintf(text, sizeof text, "K = %d", K);
+        diagram_label(&d, colour, text);
         for (size_t i = 0; i < b->count; i++) {
             const struct bench_item *it = &b->item[i];
-            if (it->kind == BENCH_GENERATE && it->force >= 0 && it->K == K)
-                fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" fill=\"%s\"><title>K %d, %.2f right: %.2fx</title></circle>\n",
-                        x_of(it->force), y_of(bench_speed_up(b, it), most), colour, K, it->force, bench_speed_up(b, it));
+            if (it->kind != BENCH_GENERATE || it->force < 0 || it->K != K)
+                continue;
+            snprintf(text, sizeof text, "K %d, %.2f right: %.2fx", K, it->force, bench_speed_up(b, it));
+            diagram_dot(&d, colour, it->force, bench_speed_up(b, it), text);
         }
     }
-    fprintf(f, "<text x=\"%d\" y=\"%d\">dots: measured</text>\n<text x=\"%d\" y=\"%d\">dashes: the limit</text>\n</svg>\n",
-            WIDTH - RIGHT + 12, TOP + 90, WIDTH - RIGHT + 12, TOP + 110);
+    diagram_gap(&d);
+    diagram_label(&d, "#000000", "dots: measured");
+    diagram_label(&d, "#000000", "dashes: the limit");
+    diagram_end(&d);
 }
 
 int bench_svg(const struct bench *b, const char *path)
