@@ -56,7 +56,7 @@ $(BUILD)/tests/test_draft_length: WRAP := -Wl,--wrap=monotonic_seconds
 $(BUILD)/tests/test_new_file: WRAP := -Wl,--wrap=renameat2,--wrap=link
 
 # This one compares the program with its table of options.
-$(BUILD)/tests/test_help: $(BUILD)/tools/cli/options_run.o $(BUILD)/tools/cli/options_inspect.o
+$(BUILD)/tests/test_help: $(patsubst %,$(BUILD)/tools/cli/options_%.o,run inspect train)
 
 # These test parts of the server, and let its allocations fail.
 SCHEMA := $(patsubst %,$(BUILD)/tools/serve/%.o,schema schema_read schema_build schema_step schema_string schema_state allowed vocabulary thinking meaning_json)
@@ -87,7 +87,10 @@ $(BUILD)/tests/sleef_hash: $(call object,sleef_hash) $(BUILD)/libverbatim.a
 $(BUILD)/tests/fail_%.so: tests/support/fail_%.c
 	@mkdir -p $(@D)
 	$(Q)echo '  CC $@'; $(CC) -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -g -O1 -fPIC -shared -o $@ $< -ldl
-$(BUILD)/tests/test_io_faults: | $(BUILD)/tests/fail_io.so
+$(BUILD)/tests/test_io_faults $(BUILD)/tests/test_training: | $(BUILD)/tests/fail_io.so
+
+# This one tests the order of sequences alone, too.
+$(BUILD)/tests/test_training: $(BUILD)/tools/training/order.o
 
 # ops/crew.c under ThreadSanitizer, without libgomp.
 TSAN_CREW := $(BUILD)/tests/tsan_crew

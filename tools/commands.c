@@ -8,7 +8,7 @@ static const struct command *const commands[] = {
     &command_generate, &command_chat, &command_verify, &command_logits, &command_draft, &command_tokenize,
     &command_inspect,  &command_demo,   &command_eval,   &command_dump,  &command_diff,
     &command_conventions, &command_trace, &command_bench, &command_quantize,
-    &command_session, &command_serve, &command_score, &command_replay, &command_plan, NULL};
+    &command_session, &command_serve, &command_score, &command_replay, &command_plan, &command_train, NULL};
 
 /* `verbatim help [--short] [TOPIC]` */
 static int help(const struct cli *c, int argc, char **argv)
@@ -34,7 +34,7 @@ static int written(const struct cli *c, int code)
 
 int cli_main(int argc, char **argv, vb_ranks *ranks, int count)
 {
-    struct cli c = {.commands = commands, .group = ranks, .group_size = count, .n = -1, .context = -1, .draft_tokens = -1, .runs = -1, .layer = -1, .sequence = -1, .logprobs = -1, .mtp_loss_scaling_factor = 0.1, .force_accept = -1, .rounds = -1, .port = -1, .max_waiting = -1, .latency = -1};
+    struct cli c = {.commands = commands, .group = ranks, .group_size = count, .n = -1, .context = -1, .draft_tokens = -1, .runs = -1, .layer = -1, .sequence = -1, .logprobs = -1, .mtp_loss_scaling_factor = 0.1, .force_accept = -1, .rounds = -1, .port = -1, .max_waiting = -1, .latency = -1, .train = CLI_TRAINING_NOT_GIVEN};
     cli_begin();
     c.started = cli_seconds();
     if (argc < 2) {

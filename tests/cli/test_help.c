@@ -17,7 +17,7 @@
 #define MOST_NAMES 8
 
 static const char *const commands[] = {"generate", "chat", "verify", "logits", "draft", "tokenize", "inspect", "demo", "eval", "dump", "diff",
-                                       "conventions", "trace", "bench", "quantize", "session", "serve", "plan"};
+                                       "conventions", "trace", "bench", "quantize", "session", "serve", "plan", "train"};
 
 /* "-c", "--context", "--ctx-size" */
 static size_t names_of(const struct option *o, char names[MOST_NAMES][40])
@@ -35,7 +35,7 @@ static size_t names_of(const struct option *o, char names[MOST_NAMES][40])
 
 static const struct option *table_at(size_t i)
 {
-    const struct option *tables[] = {options_to_run, options_to_inspect};
+    const struct option *tables[] = {options_to_run, options_to_inspect, options_to_train};
     for (size_t t = 0; t < COUNT(tables); t++)
         for (const struct option *o = tables[t]; o->name; o++)
             if (i-- == 0)
@@ -119,7 +119,7 @@ static char *manual(void)
 TEST(every_option_is_in_a_group_and_in_the_manual)
 {
     static const char *const groups[] = {"model", "prompt", "conversation", "sampling", "draft", "acceptance", "output", "machine", "sessions",
-                                         "many", "server", "compare", "measure", "types", "machines"};
+                                         "many", "server", "compare", "measure", "types", "machines", "training", "run"};
     char names[MOST_NAMES][40], all[65536] = "";
     const struct option *o;
     char *page = manual();

@@ -6,6 +6,7 @@
  *                full     the same, and so does every later call that needs room
  *                half     a read or a write does half of what was asked; nothing else is counted
  *                end      a read finds the end of the file; nothing else is counted
+ *                kill     SIGKILL ends the program before the call
  *                memory   malloc, calloc and realloc are counted instead, and that one gives NULL
  *   FAIL_RENAME  old      renameat2 fails with EINVAL, as on a file system that does not know its flags (NFS)
  *                simple   link fails too, with EPERM, as on a file system without hard links (FAT). Nothing else fails
@@ -15,6 +16,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -25,7 +27,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-enum how { NEVER, ERROR, FULL, HALF, END, MEMORY };
+enum how { NEVER, ERROR, FULL, HALF, END, MEMORY, KILL };
 enum kind { READS, WRITES, SYNCS, NAMES }; /* NAMES: makes, renames, reserves */
 
 static const char *under, *log_path;
@@ -36,14 +38,14 @@ static atomic_long calls;
 
 __attribute__((constructor)) static void begin(void)
 {
-    static const char *const names[] = {"never", "error", "full", "half", "end", "memory"};
+    static const char *const names[] = {"never", "error", "full", "half", "end", "memory", "kill"};
     const char *name = getenv("FAIL_HOW"), *at = getenv("FAIL_AT"), *rename = getenv("FAIL_RENAME");
     no_links = rename && !strcmp(rename, "simple");
     old_rename = no_links || (rename && !strcmp(rename, "old"));
     under = getenv("FAIL_UNDER");
     log_path = getenv("FAIL_LOG");
     fail_at = at ? atol(at) : 0;
-    for (int i = 0; i < 6 && name && under && log_path; i++)
+    for (int i = 0; i < 7 && name && under && log_path; i++)
         how = strcmp(name, names[i]) ? how : (enum how)i;
 }
 
@@ -64,6 +66,11 @@ static int is_it(enum kind kind)
     int now = n == fail_at || (how == FULL && n > fail_at && (kind == WRITES || kind == NAMES));
     if (n == fail_at)
         tell("");
+    if (how == KILL) {
+        if (n == fail_at)
+            kill(getpid(), SIGKILL);
+        return 0;
+    }
     if (now)
         errno = kind == READS || kind == SYNCS ? EIO : ENOSPC;
     return now;

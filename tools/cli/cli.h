@@ -65,6 +65,7 @@ enum option_group {
 #define TAKES_ROUTES (1ull << 32) /* --routes-in, --routes-out, --kept-in and --kept-out */
 #define TAKES_REPLAY (1ull << 34) /* the argument OP */
 #define TAKES_PLAN (1ull << 35)
+#define TAKES_TRAIN (1ull << 36)
 #define TAKES_SCORE (1ull << 33) /* a file of texts, and scores as JSON Lines */
 
 #define MOST_STOPS 16
@@ -98,6 +99,21 @@ struct cli_drafting {
     vb_draft_vocab *vocab;        /* the list of --draft-vocab; session.drafting.vocab points to it too */
     vb_model *model;              /* the model of --draft-model, opened by cli_open; session.drafting.model points to it too */
 };
+
+/* The options of `train`; see tools/training/settings.c. Until then, NULL, -1 and 0 (for flags) mean: not given. */
+struct cli_training {
+    char *data, *eval_data; /* lists with commas; cli_lists_close frees them */
+    const char *resume, *part, *ends, *lr_decay_style, *type;
+    double eval_share, mtp_loss_scaling_factor, lr, min_lr, weight_decay, clip_grad, beta1, beta2, eps, bias_rate;
+    long long seq_length, batch_tokens, micro_tokens, depths, modules, seed, train_iters, warmup_iters, decay_iters;
+    long long save_interval, eval_interval, eval_iters, log_interval, prompts;
+    int new_modules, copy_target;
+};
+#define CLI_TRAINING_NOT_GIVEN                                                                                                \
+    {.eval_share = -1, .mtp_loss_scaling_factor = -1, .lr = -1, .min_lr = -1, .weight_decay = -1, .clip_grad = -1, .beta1 = -1,  \
+     .beta2 = -1, .eps = -1, .bias_rate = -1, .seq_length = -1, .batch_tokens = -1, .micro_tokens = -1, .depths = -1,            \
+     .modules = -1, .seed = -1, .train_iters = -1, .warmup_iters = -1, .decay_iters = -1, .save_interval = -1,                  \
+     .eval_interval = -1, .eval_iters = -1, .log_interval = -1, .prompts = -1}
 
 struct cli {
     const struct command *command;
@@ -162,6 +178,7 @@ struct cli {
     int32_t *routes, *kept;     /* the numbers of --routes-in and --kept-in, at which session.routes points */
     struct cli_sampling sampling;
     struct cli_drafting drafting;
+    struct cli_training train;
 
     char conventions[512];      /* the values of --as and --convention, in the form that vb_model_options.conventions wants */
     vb_model *model;            /* opened by cli_open */
@@ -201,7 +218,7 @@ struct command {
 extern const struct command command_generate, command_verify, command_logits, command_draft, command_tokenize,
     command_inspect, command_demo, command_dump, command_diff, command_eval, command_conventions,
     command_trace, command_bench, command_quantize, command_chat, command_session, command_serve, command_score, command_replay,
-    command_plan;
+    command_plan, command_train;
 
 /* Reports an error. Without --json, prints its message on stderr. With --json, prints the object {"error": ...} on stdout. Returns the
  * exit code for this error. */

@@ -25,6 +25,8 @@ static const struct {
     [MEASURE_OPTIONS] = {"measure", "Checks and measurements", "which checks and measurements are made"},
     [QUANTISE_OPTIONS] = {"types", "Types of weights in a file", "the types in which quantize stores weights"},
     [PLAN_OPTIONS] = {"machines", "Machines to plan for", "how many machines compute a model, and how fast they are"},
+    [TRAIN_OPTIONS] = {"training", "Training", "what is trained, on which texts, and how; a run keeps them when it is resumed"},
+    [RUN_OPTIONS] = {"run", "Training runs", "how long a training run takes, and what it saves and prints"},
 };
 
 /* Prints the words of a text, starting at `column`. Each further line begins at the indent. A newline in the text ends

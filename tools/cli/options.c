@@ -12,13 +12,11 @@
 
 const struct option *option_at(size_t i)
 {
-    size_t first = 0;
-    while (options_to_run[first].name)
-        if (first++ == i)
-            return &options_to_run[i];
-    for (size_t k = 0; options_to_inspect[k].name; k++)
-        if (first + k == i)
-            return &options_to_inspect[k];
+    static const struct option *const tables[] = {options_to_run, options_to_inspect, options_to_train};
+    for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
+        for (const struct option *o = tables[t]; o->name; o++)
+            if (!i--)
+                return o;
     return NULL;
 }
 
@@ -88,7 +86,9 @@ void cli_lists_close(struct cli *c)
 {
     free(c->taps);
     free(c->gather);
-    c->taps = c->gather = NULL;
+    free(c->train.data);
+    free(c->train.eval_data);
+    c->taps = c->gather = c->train.data = c->train.eval_data = NULL;
     naming_file_close(c->naming);
     c->naming = NULL;
 }

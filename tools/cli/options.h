@@ -13,7 +13,8 @@ enum option_kind {
 /* The headings under which the help lists the options, in the order of the help. */
 enum heading {
     MODEL_OPTIONS, PROMPT_OPTIONS, CHAT_OPTIONS, SAMPLING_OPTIONS, DRAFT_OPTIONS, ACCEPTANCE_OPTIONS, OUTPUT_OPTIONS, MACHINE_OPTIONS,
-    SESSION_OPTIONS, MANY_OPTIONS, SERVE_OPTIONS, COMPARE_OPTIONS, MEASURE_OPTIONS, QUANTISE_OPTIONS, PLAN_OPTIONS, HEADINGS
+    SESSION_OPTIONS, MANY_OPTIONS, SERVE_OPTIONS, COMPARE_OPTIONS, MEASURE_OPTIONS, QUANTISE_OPTIONS, PLAN_OPTIONS,
+    TRAIN_OPTIONS, RUN_OPTIONS, HEADINGS
 };
 
 /* Two options may have the same name if no command takes both. */
@@ -28,10 +29,11 @@ struct option {
     const char *help;        /* the help text, in sentences without line breaks */
 };
 
-/* The options of commands that run a model, and all other options. In each table, the last entry has the name NULL. */
-extern const struct option options_to_run[], options_to_inspect[];
+/* The options of commands that run a model, of commands that compare, measure and convert, and of `train`. In each table, the last
+ * entry has the name NULL. */
+extern const struct option options_to_run[], options_to_inspect[], options_to_train[];
 
-/* Option number i, counted over both tables; NULL after the last one. */
+/* Option number i, counted over all tables; NULL after the last one. */
 const struct option *option_at(size_t i);
 /* Whether `name`, a string of `length` characters, is one of the option's names. */
 int option_is_called(const struct option *o, const char *name, size_t length);

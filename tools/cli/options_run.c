@@ -46,7 +46,7 @@ const struct option options_to_run[] = {
      "between machines, but do not depend on drafting, threads or --isa."},
     {"--prefill-chunk", NULL, "N", MODEL_OPTIONS, TAKES_COMPUTE, INT_VALUE, SESSION(prefill_chunk), 1, 1 << 20,
      "Compute N tokens of the prompt in one pass (default 512; 2048 with --prefill expanded). The output is the same for every N."},
-    {"--convention", NULL, "NAME=VALUE,...", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(convention), 0, 0,
+    {"--convention", NULL, "NAME=VALUE,...", MODEL_OPTIONS, TAKES_COMPUTE | TAKES_TRAIN, TEXT_VALUE, AT(convention), 0, 0,
      "Choose how to compute a step on which implementations disagree. `verbatim conventions` lists the names and values. Conventions "
      "about drafting do not change the output."},
     {"--as", NULL, "SYSTEM", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(as), 0, 0,
@@ -72,9 +72,9 @@ const struct option options_to_run[] = {
      "Give token ids instead of text: 5,6,7, or @FILE for a file of integers separated by commas or white space. No BOS token is added."},
     {"--file", "-f", "FILE", PROMPT_OPTIONS, TAKES_TEXT | TAKES_EVAL | TAKES_SCORE, TEXT_VALUE, AT(file), 0, 0,
      "Read the text from FILE, which must be UTF-8. The bytes of FILE are not changed."},
-    {"--bos", NULL, NULL, PROMPT_OPTIONS, TAKES_PROMPT | TAKES_TEXT | TAKES_EVAL | TAKES_SCORE, FLAG, AT(bos), 0, 0,
+    {"--bos", NULL, NULL, PROMPT_OPTIONS, TAKES_PROMPT | TAKES_TEXT | TAKES_EVAL | TAKES_SCORE | TAKES_TRAIN, FLAG, AT(bos), 0, 0,
      "Put the BOS token before the text."},
-    {"--no-bos", NULL, NULL, PROMPT_OPTIONS, TAKES_PROMPT | TAKES_EVAL | TAKES_SCORE, FLAG, AT(no_bos), 0, 0,
+    {"--no-bos", NULL, NULL, PROMPT_OPTIONS, TAKES_PROMPT | TAKES_EVAL | TAKES_SCORE | TAKES_TRAIN, FLAG, AT(no_bos), 0, 0,
      "Do not put the BOS token before the text. If neither --bos nor --no-bos is given, add_bos_token in tokenizer_config.json decides."},
     {"--decode", NULL, "IDS", PROMPT_OPTIONS, TAKES_TEXT, TEXT_VALUE, AT(decode), 0, 0,
      "Print the text of these token ids: 5,6,7, or @FILE for a file of integers."},
@@ -216,10 +216,10 @@ const struct option options_to_run[] = {
      "Write a web page to FILE that shows the rounds one after another. The page needs no network."},
 
     /* ---- the machine ---- */
-    {"--threads", "-t", "N", MACHINE_OPTIONS, TAKES_COMPUTE | TAKES_QUANTIZE, INT_VALUE, SESSION(threads), 1, 4096,
+    {"--threads", "-t", "N", MACHINE_OPTIONS, TAKES_COMPUTE | TAKES_QUANTIZE | TAKES_TRAIN, INT_VALUE, SESSION(threads), 1, 4096,
      "Use at most N threads (default: one for each processor that this process may use). Verbatim uses fewer threads if that is faster. "
      "This option does not change the output."},
-    {"--isa", NULL, "NAME", MACHINE_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, SESSION(isa), 0, 0,
+    {"--isa", NULL, "NAME", MACHINE_OPTIONS, TAKES_COMPUTE | TAKES_TRAIN, TEXT_VALUE, SESSION(isa), 0, 0,
      "Choose the instruction set: best, scalar, avx2, avx512 or neon (default best). This option does not change the output."},
     {"--numa", NULL, "MODE", MACHINE_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(numa), 0, 0,
      "Choose where threads and weights are placed on a machine with several NUMA nodes: off, interleave or bind (default off). With "

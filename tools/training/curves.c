@@ -1,0 +1,220 @@
+/* tools/training/curves.c -- the learning curves: printed, as curves.csv and as curves.svg.
+ *
+ * A row has the columns step, tokens, lr, norm, then total, main and MTP losses of the steps since the row before (means), then the
+ * same of held-out sequences. It has room for VB_MAX_DRAFT depths; the file has the columns of the run's depths. Nothing in
+ * curves.csv depends on the machine or the clock. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/cli/diagram.h"
+#include "tools/cli/file.h"
+#include "tools/training/training.h"
+
+enum { STEP, TOKENS, LR, NORM, LOSSES, HELD_OUT = LOSSES + 2 + VB_MAX_DRAFT };
+
+void curves_close(struct curves *k)
+{
+    free(k->row);
+    *k = (struct curves){0};
+}
+
+static void losses_of(const struct training_losses *l, double out[2 + VB_MAX_DRAFT])
+{
+    out[0] = l->total;
+    out[1] = l->main;
+    memcpy(out + 2, l->by_depth, sizeof l->by_depth);
+}
+
+void curves_step(struct curves *k, const struct training_losses *l, double norm)
+{
+    double losses[2 + VB_MAX_DRAFT];
+    losses_of(l, losses);
+    for (int i = 0; i < 2 + VB_MAX_DRAFT; i++)
+        k->sum[i] += losses[i];
+    k->norm += norm;
+    k->steps++;
+}
+
+/* ---- printing -------------------------------------------------------------------------------------------------------------- */
+
+static int depths_of(const struct training *r) { return (int)r->c->train.depths; }
+static int has_main(const struct training *r) { return !strcmp(r->c->train.part, "model"); }
+
+static void print_losses(const struct training *r, const char *label, const double *losses)
+{
+    printf("%s %.4f", label, losses[0]);
+    if (has_main(r) && depths_of(r))
+        printf("  main %.4f", losses[1]);
+    if (depths_of(r))
+        fputs("  mtp", stdout);
+    for (int k = 0; k < depths_of(r); k++)
+        printf(" %.4f", losses[2 + k]);
+}
+
+static json_t *losses_json(const struct training *r, const double *losses)
+{
+    json_t *mtp = json_array();
+    for (int k = 0; k < depths_of(r); k++)
+        json_array_append_new(mtp, json_real(losses[2 + k]));
+    return json_pack("{s:f,s:o?,s:o}", "loss", losses[0], "main_loss", has_main(r) ? json_real(losses[1]) : NULL, "mtp_loss_by_depth", mtp);
+}
+
+static void print_row(const struct training *r, const double *row, double rate)
+{
+    int stepped = !isnan(row[LOSSES]), held = !isnan(row[HELD_OUT]);
+    if (r->c->json) {
+        json_t *line = json_pack("{s:I,s:I}", "step", (json_int_t)row[STEP], "tokens", (json_int_t)row[TOKENS]);
+        if (stepped) {
+            json_object_update_new(line, losses_json(r, row + LOSSES));
+            json_object_update_new(line, json_pack("{s:f,s:f,s:f}", "lr", row[LR], "gradient_norm", row[NORM], "tokens_per_second", rate));
+        }
+        if (held)
+            json_object_set_new(line, "held_out", losses_json(r, row + HELD_OUT));
+        char *text = cli_must(json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17)));
+        puts(text);
+        free(text);
+        json_decref(line);
+    } else {
+        printf("step %lld of %lld", (long long)row[STEP], r->c->train.train_iters);
+        if (stepped) {
+            print_losses(r, "  loss", row + LOSSES);
+            printf("  lr %.3g  norm %.3g  %.0f tokens/s", row[LR], row[NORM], rate);
+        }
+        if (held)
+            print_losses(r, "  held out: loss", row + HELD_OUT);
+        putchar('\n');
+    }
+    fflush(stdout);
+}
+
+void curves_row(struct training *r, double lr, const struct training_losses *held, double rate)
+{
+    struct curves *k = &r->curves;
+    if (k->rows == k->room) {
+        k->room = 2 * k->room + 64;
+        k->row = cli_must(realloc(k->row, k->room * CURVE_COLUMNS * sizeof *k->row));
+    }
+    double *row = k->row + k->rows++ * CURVE_COLUMNS;
+    for (int i = 0; i < CURVE_COLUMNS; i++)
+        row[i] = NAN;
+    row[STEP] = (double)r->step;
+    row[TOKENS] = (double)r->tokens;
+    if (k->steps > 0) {
+        row[LR] = lr;
+        row[NORM] = k->norm / k->steps;
+        for (int i = 0; i < 2 + VB_MAX_DRAFT; i++)
+            row[LOSSES + i] = k->sum[i] / k->steps;
+    }
+    if (held)
+        losses_of(held, row + HELD_OUT);
+    memset(k->sum, 0, sizeof k->sum);
+    k->norm = k->steps = 0;
+    print_row(r, row, rate);
+}
+
+/* ---- files ----------------------------------------------------------------------------------------------------------------- */
+
+/* The number of a column in the file: 0 to 3, then the losses, then those held out. -1: there are no more. */
+static int column(const struct training *r, int i)
+{
+    int losses = 2 + depths_of(r);
+    return i < LOSSES ? i : i < LOSSES + losses ? i : i < LOSSES + 2 * losses ? HELD_OUT + i - LOSSES - losses : -1;
+}
+
+static void name_of(int column, char name[32])
+{
+    static const char *const first[] = {"step", "tokens", "lr", "norm"};
+    int loss = column < HELD_OUT ? column - LOSSES : column - HELD_OUT;
+    const char *where = column < HELD_OUT ? "" : "held_out_";
+    if (column < LOSSES)
+        snprintf(name, 32, "%s", first[column]);
+    else if (loss < 2)
+        snprintf(name, 32, "%s%s", where, loss ? "main" : "loss");
+    else
+        snprintf(name, 32, "%smtp%d", where, loss - 1);
+}
+
+static void put_csv(const struct training *r, FILE *f)
+{
+    char name[32];
+    for (int i = 0, j; (j = column(r, i)) >= 0; i++) {
+        name_of(j, name);
+        fprintf(f, "%s%s", i ? "," : "", name);
+    }
+    for (size_t row = 0; row < r->curves.rows; row++)
+        for (int i = 0, j; (j = column(r, i)) >= 0; i++) {
+            double x = r->curves.row[row * CURVE_COLUMNS + (size_t)j];
+            int is_main = j == LOSSES + 1 || j == HELD_OUT + 1;
+            fputs(i ? "," : "\n", f);
+            if (j <= TOKENS)
+                fprintf(f, "%.0f", x);
+            else if (!isnan(x) && (!is_main || has_main(r)))
+                fprintf(f, "%.9g", x);
+        }
+    putc('\n', f);
+}
+
+/* The smallest and the largest loss. */
+static void range_of(const struct training *r, double *least, double *most)
+{
+    *least = INFINITY;
+    *most = -INFINITY;
+    for (size_t row = 0; row < r->curves.rows; row++)
+        for (int i = 0; i < 2 * (2 + VB_MAX_DRAFT); i++) {
+            double x = r->curves.row[row * CURVE_COLUMNS + LOSSES + (size_t)i];
+            if (x > 0) { /* 0: a loss that is not computed */
+                *least = fmin(*least, x);
+                *most = fmax(*most, x);
+            }
+        }
+}
+
+static void put_svg(const struct training *r, FILE *f)
+{
+    const struct curves *k = &r->curves;
+    double least, most, *x = cli_must(calloc(2 * k->rows + 1, sizeof *x)), *y = x + k->rows;
+    char name[32];
+    range_of(r, &least, &most);
+    if (!(least < most)) {
+        least = isfinite(least) ? least - 0.5 : 0;
+        most = least + 1;
+    }
+    double y_step = diagram_step(most - least), x_most = fmax((double)r->step, 1);
+    struct diagram d = {.f = f, .title = "losses in nats per token: of the steps, and (dashed) held out", .x_title = "step", .x_most = x_most,
+                        .x_step = fmax(diagram_step(x_most), 1), .y_least = floor(least / y_step) * y_step, .y_most = ceil(most / y_step) * y_step,
+                        .y_step = y_step, .y_digits = y_step < 0.01 ? 4 : 2, .y_strong = NAN};
+    diagram_begin(&d);
+    for (size_t row = 0; row < k->rows; row++)
+        x[row] = k->row[row * CURVE_COLUMNS + STEP];
+    for (int i = has_main(r) ? 1 : 2; i < 2 + depths_of(r); i++) {
+        for (int held = 0; held < 2; held++) {
+            for (size_t row = 0; row < k->rows; row++)
+                y[row] = k->row[row * CURVE_COLUMNS + (size_t)((held ? HELD_OUT : LOSSES) + i)];
+            diagram_curve(&d, diagram_colour(i - 1), held, x, y, k->rows);
+        }
+        name_of(LOSSES + i, name);
+        diagram_label(&d, diagram_colour(i - 1), name);
+    }
+    diagram_end(&d);
+    free(x);
+}
+
+int curves_write(const struct training *r)
+{
+    char path[4096];
+    struct cli c = *r->c;
+    c.force = 1; /* the files are those of the run */
+    for (int svg = 0; svg < 2; svg++) {
+        struct cli_file file;
+        snprintf(path, sizeof path, "%s/curves.%s", r->dir, svg ? "svg" : "csv");
+        if (!cli_file_begin(&c, &file, path))
+            return EXIT_OTHER;
+        (svg ? put_svg : put_csv)(r, file.stream.f);
+        int code = cli_file_end(&c, &file, NULL);
+        if (code != EXIT_DONE)
+            return code;
+    }
+    return EXIT_DONE;
+}

@@ -1,0 +1,226 @@
+/* tools/training/documents.c -- reads texts for training, and makes token ids of them. */
+#include "tools/training/documents.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define SEPARATOR "<|endoftext|>"
+
+void documents_add(struct documents *d, const int32_t *ids, size_t count)
+{
+    if (d->tokens + count > d->room) {
+        d->room = 2 * (d->tokens + count);
+        d->ids = cli_must(realloc(d->ids, d->room * sizeof *d->ids));
+    }
+    if (d->count == d->end_room) {
+        d->end_room = 2 * d->end_room + 64;
+        d->end = cli_must(realloc(d->end, d->end_room * sizeof *d->end));
+    }
+    if (count)
+        memcpy(d->ids + d->tokens, ids, count * sizeof *ids);
+    d->end[d->count++] = d->tokens += count;
+}
+
+void documents_close(struct documents *d)
+{
+    free(d->ids);
+    free(d->end);
+    *d = (struct documents){0};
+}
+
+/* The token that ends a text. If the model has several end tokens, the others end turns of a conversation; they have larger ids in
+ * all models that we know. -1: there is none. */
+static int32_t end_token(const struct cli *c)
+{
+    for (int32_t id = 0; id < vb_vocab_size(c->model); id++)
+        if (vb_is_end_token(c->model, id))
+            return id;
+    return -1;
+}
+
+static int check_ids(const struct cli *c, const int32_t *ids, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (ids[i] < 0 || ids[i] >= vb_vocab_size(c->model))
+            return cli_fail(c, EXIT_OTHER, "token %zu is %d, the vocabulary of %s has %d", i, ids[i], c->model_dir, vb_vocab_size(c->model));
+    return EXIT_DONE;
+}
+
+/* Encodes a document and appends it. `is_chat`: the text comes from the chat template. */
+static int add_text(struct cli *c, struct documents *d, const char *text, size_t size, int is_chat)
+{
+    int32_t *ids, end = end_token(c);
+    size_t count;
+    if (!c->tokenizer)
+        return cli_error(c, &c->tokenizer_error);
+    int code = is_chat ? cli_encode(c, "the text", text, size, 1, &ids, &count) : cli_encode_prompt(c, "the text", text, size, 0, &ids, &count);
+    if (code != EXIT_DONE)
+        return code;
+    code = check_ids(c, ids, count);
+    if (code == EXIT_DONE) {
+        documents_add(d, ids, count);
+        if (!is_chat && end >= 0) {
+            documents_add(d, &end, 1); /* and makes one document of the two */
+            d->end[--d->count - 1] = d->tokens;
+        }
+    }
+    free(ids);
+    return code;
+}
+
+/* ---- text ---------------------------------------------------------------------------------------------------------- */
+
+/* The next line that is SEPARATOR, or `end`. */
+static const char *separator(const char *p, const char *end)
+{
+    size_t size = strlen(SEPARATOR);
+    for (const char *line = p; line < end; line++) {
+        if ((size_t)(end - line) >= size && !memcmp(line, SEPARATOR, size)) {
+            const char *after = line + size;
+            after += after < end && *after == '\r';
+            if (after == end || *after == '\n')
+                return line;
+        }
+        line = memchr(line, '\n', (size_t)(end - line));
+        if (!line)
+            break;
+    }
+    return end;
+}
+
+static int is_newline(char ch) { return ch == '\n' || ch == '\r'; }
+
+static int add_texts(struct cli *c, struct documents *d, const char *file, const char *text, size_t size)
+{
+    const char *end = text + size;
+    int code = EXIT_DONE;
+    for (const char *p = text, *last; p < end && code == EXIT_DONE; p = last + strlen(SEPARATOR)) {
+        const char *first = p;
+        last = separator(p, end);
+        const char *behind = last;
+        while (first < behind && is_newline(*first))
+            first++;
+        while (behind > first && is_newline(behind[-1]))
+            behind--;
+        if (behind > first)
+            code = add_text(c, d, first, (size_t)(behind - first), 0);
+        if (last == end)
+            break;
+        cli_progress(file, (size_t)(last - text), size);
+    }
+    cli_progress(file, size, size);
+    return code;
+}
+
+/* ---- JSON Lines ---------------------------------------------------------------------------------------------------- */
+
+static int add_messages(struct cli *c, struct documents *d, const json_t *messages, const json_t *tools)
+{
+    vb_error err;
+    char *text = NULL;
+    size_t size;
+    int code = cli_open_template(c);
+    if (code != EXIT_DONE)
+        return code;
+    char *said = cli_must(json_dumps(messages, JSON_COMPACT | JSON_ENCODE_ANY));
+    json_t *variables = tools ? json_pack("{s:O}", "tools", tools) : NULL;
+    char *more = variables ? cli_must(json_dumps(variables, JSON_COMPACT)) : NULL;
+    if (vb_template_render(c->template, c->tokenizer, said, strlen(said), 0, more, &text, &size, &err))
+        code = cli_fail(c, EXIT_OTHER, "%s", err.message);
+    else
+        code = add_text(c, d, text, size, 1);
+    vb_text_free(text);
+    free(more);
+    json_decref(variables);
+    free(said);
+    return code;
+}
+
+static int add_tokens(struct cli *c, struct documents *d, const json_t *array)
+{
+    char shown[JSON_SHOWN];
+    size_t count = json_array_size(array);
+    int32_t *ids = cli_must(calloc(count + 1, sizeof *ids));
+    int code = json_is_array(array) ? EXIT_DONE : cli_fail(c, EXIT_OTHER, "tokens is %s, wanted an array of integers", json_show(array, shown));
+    for (size_t i = 0; i < count && code == EXIT_DONE; i++) {
+        const json_t *id = json_array_get(array, i);
+        json_int_t number = json_integer_value(id);
+        if (!json_is_integer(id) || number < 0 || number > INT32_MAX)
+            code = cli_fail(c, EXIT_OTHER, "token %zu is %s, wanted a token id", i, json_show(id, shown));
+        ids[i] = (int32_t)number;
+    }
+    if (code == EXIT_DONE)
+        code = check_ids(c, ids, count);
+    if (code == EXIT_DONE)
+        documents_add(d, ids, count);
+    free(ids);
+    return code;
+}
+
+static int add_line(struct cli *c, struct documents *d, const char *line, size_t size)
+{
+    struct json_trouble why;
+    char shown[JSON_SHOWN];
+    json_t *json = json_load(line, size, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &why);
+    if (!json)
+        return cli_fail(c, EXIT_OTHER, "column %d: %s", why.column, why.what);
+    const json_t *text = json_object_get(json, "text"), *messages = json_object_get(json, "messages"), *ids = json_object_get(json, "tokens");
+    int code, found = !!text + !!messages + !!ids;
+    if (found != 1)
+        code = cli_fail(c, EXIT_OTHER, "wanted one of the keys text, messages and tokens, found %d", found);
+    else if (ids)
+        code = add_tokens(c, d, ids);
+    else if (messages)
+        code = add_messages(c, d, messages, json_object_get(json, "tools"));
+    else if (!json_is_string(text))
+        code = cli_fail(c, EXIT_OTHER, "text is %s, wanted a string", json_show(text, shown));
+    else
+        code = json_string_length(text) ? add_text(c, d, json_string_value(text), json_string_length(text), 0) : EXIT_DONE;
+    json_decref(json);
+    return code;
+}
+
+static int add_lines(struct cli *c, struct documents *d, const char *file, const char *text, size_t size)
+{
+    char where[320];
+    const char *end = text + size, *newline;
+    size_t number = 1;
+    int code = EXIT_DONE;
+    for (const char *p = text; p < end && code == EXIT_DONE; p = newline + 1, number++) {
+        newline = memchr(p, '\n', (size_t)(end - p));
+        newline = newline ? newline : end;
+        size_t blank = 0;
+        while (blank < (size_t)(newline - p) && strchr(" \t\r", p[blank]))
+            blank++;
+        snprintf(where, sizeof where, "%.250s: line %zu", file, number);
+        c->where = where;
+        if (p + blank < newline)
+            code = add_line(c, d, p, (size_t)(newline - p));
+        cli_progress(file, (size_t)(newline - text), size);
+    }
+    cli_progress(file, size, size);
+    return code;
+}
+
+int documents_read(struct cli *c, struct documents *d, const char *files)
+{
+    char name[4096];
+    vb_error err;
+    int code = EXIT_DONE;
+    for (const char *p = files; *p && code == EXIT_DONE; p += *p == ',') {
+        size_t length = strcspn(p, ","), size;
+        char *text;
+        snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name - 1), p);
+        p += length;
+        if (vb_read_input(NULL, name, &text, &size, &err))
+            return cli_error(c, &err);
+        c->where = name;
+        if (cli_ends_with(name, ".jsonl"))
+            code = add_lines(c, d, name, text, size);
+        else
+            code = add_texts(c, d, name, text, size);
+        c->where = NULL;
+        vb_free(NULL, text);
+    }
+    return code;
+}

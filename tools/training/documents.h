@@ -1,0 +1,28 @@
+/* tools/training/documents.h -- reads texts for training, and makes token ids of them.
+ *
+ *   NAME.jsonl   one document per line: {"text": ...}, {"messages": [...]} (through the chat template; "tools" may stand beside them),
+ *                or {"tokens": [...]}. Other keys are ignored.
+ *   other names  UTF-8 text. A line that is <|endoftext|> separates two documents; empty lines beside it are no part of them.
+ *
+ * A text begins with BOS as a prompt does (cli_encode_prompt), and ends with the end token. "messages" get what their template writes.
+ * "tokens" are taken as they are. */
+#ifndef VB_TRAINING_DOCUMENTS_H
+#define VB_TRAINING_DOCUMENTS_H
+
+#include "tools/cli/cli.h"
+
+struct documents {
+    int32_t *ids;          /* [tokens]: of all documents, one after the other */
+    size_t *end;           /* [count]: where each of them ends */
+    size_t tokens, count;
+    size_t room, end_room; /* for how many `ids` and `end` have memory */
+};
+
+/* Appends the documents of these files, whose names are separated by commas. The model must be open, and, unless all files have
+ * "tokens" only, the tokenizer. Reports errors. */
+int documents_read(struct cli *c, struct documents *d, const char *files);
+/* Appends one document. */
+void documents_add(struct documents *d, const int32_t *ids, size_t count);
+void documents_close(struct documents *d);
+
+#endif

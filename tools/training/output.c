@@ -1,0 +1,436 @@
+/* tools/training/output.c -- writes the trained model: the folder DIR/model, which opens as a checkpoint.
+ *
+ * A file of the model in which no tensor has changed becomes a symbolic link, or a copy with --copy-target. A file with tensors that
+ * have changed (or belong to modules that are trained or no longer used) is written again without them. Trained tensors have files of
+ * their own. So the result takes the space of what was trained and of the files that had to be cut, however large the model is. A
+ * model in the single file model.safetensors is written as a single file again, unless nothing in it has changed. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tools/cli/file.h"
+#include "tools/training/training.h"
+
+#define PATH_SIZE 4096
+#define MOST_BYTES ((size_t)4 << 30) /* of a file with trained tensors: they are converted one file at a time */
+#define MOST_OTHER (64 << 20)        /* files that are larger and no tensors are not copied */
+#define SINGLE "model.safetensors"
+#define INDEX "model.safetensors.index.json"
+
+struct output_folder {
+    const struct training *r;
+    char dir[PATH_SIZE];    /* DIR/model.new */
+    vb_tensors *source;
+    json_t *files;          /* the files of the source; true: it has tensors that are dropped */
+    json_t *weight_map;
+    size_t bytes;           /* of all tensors */
+    int layers;             /* num_hidden_layers */
+    int is_single, cut;     /* the source is a single file; some file has to be written again */
+};
+
+static int failed(const struct output_folder *o, const char *path) { return cli_fail(o->r->c, EXIT_OTHER, "%s: %s", path, strerror(errno)); }
+
+/* Whether a + "/" + b fits. */
+static int join(const struct output_folder *o, char path[PATH_SIZE], const char *a, const char *b)
+{
+    return snprintf(path, PATH_SIZE, "%s/%s", a, b) < PATH_SIZE ? EXIT_DONE : cli_fail(o->r->c, EXIT_OTHER, "%.200s/%.200s: the path is too long", a, b);
+}
+
+int output_check(const struct cli *c, const char *model_dir)
+{
+    char path[PATH_SIZE], index[PATH_SIZE];
+    struct stat st;
+    if (!stat(model_dir, &st) && !S_ISDIR(st.st_mode))
+        return cli_fail(c, EXIT_OTHER, "%s is a file: what is trained is a directory in the Hugging Face layout", model_dir);
+    snprintf(path, sizeof path, "%s/" SINGLE, model_dir);
+    snprintf(index, sizeof index, "%s/" INDEX, model_dir);
+    if (!stat(model_dir, &st) && access(path, F_OK) && access(index, F_OK))
+        return cli_fail(c, EXIT_OTHER, "%s has neither " SINGLE " nor " INDEX ": its tensors have other names", model_dir);
+    return EXIT_DONE;
+}
+
+/* ---- which tensors stay ---------------------------------------------------------------------------------------------------- */
+
+/* The layer of a tensor's name; -1: none. */
+static int layer_of(const char *name)
+{
+    int layer, end = 0;
+    return sscanf(name, "model.layers.%d.%n", &layer, &end) == 1 && end ? layer : -1;
+}
+
+static int trains_layer(const struct training *r, int layer)
+{
+    for (size_t i = 0; i < trainer_count(r->trainer); i++)
+        if (layer_of(trainer_tensor(r->trainer, i)->name) == layer)
+            return 1;
+    return 0;
+}
+
+/* With --part model, every weight is trained, except those of modules if no depth is. */
+static int is_dropped(const struct output_folder *o, const char *name)
+{
+    int layer = layer_of(name);
+    if (layer < o->layers)
+        return !strcmp(o->r->c->train.part, "model");
+    return layer >= o->layers + trainer_modules(o->r->trainer) || trains_layer(o->r, layer);
+}
+
+/* Sorts the tensors of the source: fills files, weight_map (with those that stay) and bytes. */
+static void look_at_source(struct output_folder *o)
+{
+    vb_tensor t;
+    for (size_t i = 0; vb_tensors_at(o->source, i, &t); i++) {
+        int dropped = is_dropped(o, t.name);
+        o->cut |= dropped;
+        if (dropped || !json_object_get(o->files, t.file))
+            json_object_set_new(o->files, t.file, json_boolean(dropped));
+        if (!dropped) {
+            json_object_set_new(o->weight_map, t.name, json_string(t.file));
+            o->bytes += t.bytes;
+        }
+    }
+    o->is_single = json_object_size(o->files) == 1 && json_object_get(o->files, SINGLE);
+}
+
+/* ---- numbers ----------------------------------------------------------------------------------------------------------------- */
+
+/* To the nearest BF16 number, and to the even one of two. */
+static uint16_t bf16_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+/* F32 with --type f32; else F32 where the checkpoint stores F32, and for the router's bias, whose steps are smaller than BF16's. */
+static int is_f32(const struct output_folder *o, const char *name)
+{
+    vb_tensor t;
+    if (!strcmp(o->r->c->train.type, "f32") || cli_ends_with(name, ".e_score_correction_bias"))
+        return 1;
+    return vb_tensors_find(o->source, name, &t) && !strcmp(t.dtype, "F32");
+}
+
+/* The tensor as it is stored. *memory is freed by the caller. */
+static vb_tensor stored(const struct output_folder *o, const struct trained_tensor *t, void **memory)
+{
+    size_t count = t->rows * t->cols;
+    vb_tensor out = {.name = t->name, .ndim = t->dimensions, .shape = {(int64_t)(t->dimensions == 1 ? count : t->rows), (int64_t)t->cols}};
+    *memory = NULL;
+    if (is_f32(o, t->name)) {
+        out.dtype = "F32";
+        out.data = t->w;
+        out.bytes = count * sizeof *t->w;
+        return out;
+    }
+    uint16_t *numbers = cli_must(malloc(count * sizeof *numbers + 1));
+    for (size_t i = 0; i < count; i++)
+        numbers[i] = bf16_of(t->w[i]);
+    out.dtype = "BF16";
+    out.data = *memory = numbers;
+    out.bytes = count * sizeof *numbers;
+    return out;
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------------------- */
+
+static int show(void *label, size_t done, size_t total)
+{
+    cli_progress(label, done, total);
+    return cli_stopped() != 0;
+}
+
+static int write_tensors(const struct output_folder *o, const char *name, const vb_tensor *list, size_t count)
+{
+    char path[PATH_SIZE], label[] = "writing the model";
+    struct new_file file;
+    vb_error err;
+    int code = join(o, path, o->dir, name);
+    if (code != EXIT_DONE)
+        return code;
+    if (new_file_begin(&file, path, 0, NULL, &err))
+        return cli_error(o->r->c, &err);
+    int rc = vb_tensors_write(file.fd, path, list, count, show, label, &err);
+    cli_progress(label, 1, 1);
+    rc = new_file_end(&file, rc, &err);
+    return rc == VB_STOPPED ? cli_tell_stopped(o->r->c, path) : rc ? cli_error(o->r->c, &err) : EXIT_DONE;
+}
+
+/* The tensors of a file that stay, for writing. Returns how many. */
+static size_t kept_of(const struct output_folder *o, const char *file, vb_tensor *list)
+{
+    vb_tensor t;
+    size_t count = 0;
+    for (size_t i = 0; vb_tensors_at(o->source, i, &t); i++)
+        if (!strcmp(t.file, file) && !is_dropped(o, t.name))
+            list[count++] = t;
+    return count;
+}
+
+static size_t tensors_of_source(const struct output_folder *o)
+{
+    vb_tensor t;
+    size_t count = 0;
+    while (vb_tensors_at(o->source, count, &t))
+        count++;
+    return count;
+}
+
+/* Writes trained tensors first .. last-1 behind the `count` tensors of the list, into one file. */
+static int write_trained(struct output_folder *o, const char *name, vb_tensor *list, size_t count, size_t first, size_t last)
+{
+    void **memory = cli_must(calloc(last - first + 1, sizeof *memory));
+    for (size_t i = first; i < last; i++) {
+        list[count] = stored(o, trainer_tensor(o->r->trainer, i), &memory[i - first]);
+        json_object_set_new(o->weight_map, list[count].name, json_string(name));
+        o->bytes += list[count++].bytes;
+    }
+    int code = count ? write_tensors(o, name, list, count) : EXIT_DONE;
+    for (size_t i = 0; i < last - first; i++)
+        free(memory[i]);
+    free(memory);
+    return code;
+}
+
+/* Copies a file, with the kernel: file systems that can share blocks do. */
+static int copy_file(const struct output_folder *o, const char *from, const char *to)
+{
+    struct stat st;
+    int code = EXIT_DONE, in = open(from, O_RDONLY | O_CLOEXEC), out = in < 0 ? -1 : open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (in < 0 || fstat(in, &st))
+        code = failed(o, from);
+    else if (out < 0)
+        code = failed(o, to);
+    for (off_t left = code == EXIT_DONE ? st.st_size : 0; left > 0;) {
+        ssize_t n = copy_file_range(in, NULL, out, NULL, left < 1 << 30 ? (size_t)left : 1 << 30, 0);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            code = n ? failed(o, to) : cli_fail(o->r->c, EXIT_OTHER, "%s: it became shorter while it was copied", from);
+            break;
+        }
+        left -= n;
+        if (cli_stopped()) {
+            code = cli_tell_stopped(o->r->c, to);
+            break;
+        }
+    }
+    if (out >= 0 && (fsync(out) | close(out)) && code == EXIT_DONE)
+        code = failed(o, to);
+    if (in >= 0)
+        close(in);
+    return code;
+}
+
+/* Puts a file of the source into the result as it is, under another name. */
+static int take_file(const struct output_folder *o, const char *file, const char *name)
+{
+    char from[PATH_SIZE], to[PATH_SIZE];
+    int code = join(o, from, o->r->model_dir, file);
+    if (code == EXIT_DONE)
+        code = join(o, to, o->dir, name);
+    if (code != EXIT_DONE)
+        return code;
+    if (o->r->c->train.copy_target)
+        return copy_file(o, from, to);
+    return symlink(from, to) ? failed(o, to) : EXIT_DONE;
+}
+
+/* ---- the weights ------------------------------------------------------------------------------------------------------------- */
+
+/* One file with everything. */
+static int write_single(struct output_folder *o)
+{
+    size_t count = trainer_count(o->r->trainer);
+    vb_tensor *list = cli_must(calloc(tensors_of_source(o) + count + 1, sizeof *list));
+    int code = write_trained(o, SINGLE, list, kept_of(o, SINGLE, list), 0, count);
+    free(list);
+    return code;
+}
+
+static int write_index(const struct output_folder *o)
+{
+    char path[PATH_SIZE];
+    json_t *index = json_pack("{s:{s:I},s:O}", "metadata", "total_size", (json_int_t)o->bytes, "weight_map", o->weight_map);
+    cli_must(index);
+    int code = join(o, path, o->dir, INDEX);
+    if (code == EXIT_DONE && json_dump_file(index, path, JSON_INDENT(2)))
+        code = failed(o, path);
+    json_decref(index);
+    return code;
+}
+
+/* The trained tensors, in files model-trained-00001.safetensors .. */
+static int write_trained_files(struct output_folder *o)
+{
+    char name[64];
+    size_t count = trainer_count(o->r->trainer);
+    vb_tensor *list = cli_must(calloc(count + 1, sizeof *list));
+    int code = EXIT_DONE, number = 0;
+    for (size_t first = 0, last; first < count && code == EXIT_DONE; first = last) {
+        size_t bytes = 0;
+        for (last = first; last < count && (last == first || bytes < MOST_BYTES); last++)
+            bytes += trainer_tensor(o->r->trainer, last)->rows * trainer_tensor(o->r->trainer, last)->cols * sizeof(float);
+        do
+            snprintf(name, sizeof name, "model-trained-%05d.safetensors", ++number);
+        while (json_object_get(o->files, name)); /* the source may be the result of another run */
+        code = write_trained(o, name, list, 0, first, last);
+    }
+    free(list);
+    return code;
+}
+
+static int write_many(struct output_folder *o)
+{
+    const char *file, *target = "model-target.safetensors";
+    json_t *dropped, *value;
+    vb_tensor *list = cli_must(calloc(tensors_of_source(o) + 1, sizeof *list));
+    int code = EXIT_DONE;
+    json_object_foreach(o->files, file, dropped)
+    {
+        size_t kept = kept_of(o, file, list);
+        if (code != EXIT_DONE)
+            break;
+        if (json_is_true(dropped))
+            code = kept ? write_tensors(o, file, list, kept) : EXIT_DONE;
+        else
+            code = take_file(o, file, o->is_single ? target : file);
+    }
+    free(list);
+    if (o->is_single) { /* with an index beside it, no file is called model.safetensors */
+        json_object_foreach(o->weight_map, file, value)
+            json_string_set(value, target);
+    }
+    if (code == EXIT_DONE)
+        code = write_trained_files(o);
+    return code == EXIT_DONE ? write_index(o) : code;
+}
+
+/* ---- other files ------------------------------------------------------------------------------------------------------------- */
+
+/* config.json with num_nextn_predict_layers. If it says the right number already, it is copied byte by byte. */
+static int write_config(const struct output_folder *o)
+{
+    static const char key[] = "num_nextn_predict_layers";
+    char from[PATH_SIZE], to[PATH_SIZE], *text;
+    size_t size;
+    vb_error err;
+    int modules = trainer_modules(o->r->trainer), code = join(o, from, o->r->model_dir, "config.json");
+    if (code == EXIT_DONE)
+        code = join(o, to, o->dir, "config.json");
+    if (code != EXIT_DONE)
+        return code;
+    if (vb_read_file(NULL, from, &text, &size, &err))
+        return cli_error(o->r->c, &err);
+    json_t *config = json_read(text, size, from, &err);
+    vb_free(NULL, text);
+    if (!config)
+        return cli_error(o->r->c, &err);
+    int whole = !strcmp(o->r->c->train.part, "model"); /* then no weight is quantised any more */
+    if (json_integer_value(json_object_get(config, key)) == modules && !(whole && json_object_get(config, "quantization_config"))) {
+        code = copy_file(o, from, to);
+    } else {
+        json_object_set_new(config, key, json_integer(modules));
+        if (whole)
+            json_object_del(config, "quantization_config");
+        if (json_dump_file(config, to, JSON_INDENT(2) | JSON_REAL_PRECISION(15)))
+            code = failed(o, to);
+    }
+    json_decref(config);
+    return code;
+}
+
+/* Tokenizer, template, code and so on; not weights, and not the card, which describes the other model. */
+static int is_other(const char *name)
+{
+    static const char *const not[] = {".safetensors", ".index.json", ".bin", ".gguf", ".pth", ".pt", ".md", "~"};
+    if (*name == '.' || !strcmp(name, "config.json"))
+        return 0;
+    for (size_t i = 0; i < sizeof not / sizeof *not; i++)
+        if (cli_ends_with(name, not[i]))
+            return 0;
+    return 1;
+}
+
+static int copy_others(const struct output_folder *o)
+{
+    char from[PATH_SIZE], to[PATH_SIZE];
+    struct stat st;
+    int code = EXIT_DONE;
+    DIR *dir = opendir(o->r->model_dir);
+    if (!dir)
+        return failed(o, o->r->model_dir);
+    for (const struct dirent *e; code == EXIT_DONE && (e = readdir(dir));) {
+        if (!is_other(e->d_name))
+            continue;
+        code = join(o, from, o->r->model_dir, e->d_name);
+        if (code == EXIT_DONE)
+            code = join(o, to, o->dir, e->d_name);
+        if (code == EXIT_DONE && !stat(from, &st) && S_ISREG(st.st_mode) && st.st_size <= MOST_OTHER)
+            code = copy_file(o, from, to);
+    }
+    closedir(dir);
+    return code;
+}
+
+/* ---- the folder -------------------------------------------------------------------------------------------------------------- */
+
+/* Removes a folder that output_write has made: it has no folders in it. */
+static void remove_folder(const char *path)
+{
+    char name[PATH_SIZE];
+    DIR *dir = opendir(path);
+    for (const struct dirent *e; dir && (e = readdir(dir));)
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && snprintf(name, sizeof name, "%s/%s", path, e->d_name) < PATH_SIZE)
+            unlink(name);
+    if (dir)
+        closedir(dir);
+    rmdir(path);
+}
+
+static int num_layers(const struct training *r)
+{
+    vb_model_facts facts;
+    vb_model_look(r->c->model, &facts);
+    return facts.layers;
+}
+
+int output_write(struct training *r)
+{
+    struct output_folder o = {.r = r, .files = json_object(), .weight_map = json_object(), .layers = num_layers(r)};
+    char model[PATH_SIZE];
+    vb_error err;
+    int code = join(&o, o.dir, r->dir, "model.new");
+    if (code == EXIT_DONE)
+        code = join(&o, model, r->dir, "model");
+    remove_folder(o.dir);
+    if (code == EXIT_DONE && mkdir(o.dir, 0777))
+        code = failed(&o, o.dir);
+    if (code == EXIT_DONE && vb_tensors_open(&o.source, r->model_dir, NULL, &err))
+        code = cli_error(r->c, &err);
+    if (code == EXIT_DONE) {
+        look_at_source(&o);
+        code = o.is_single && o.cut ? write_single(&o) : write_many(&o);
+    }
+    if (code == EXIT_DONE)
+        code = write_config(&o);
+    if (code == EXIT_DONE)
+        code = copy_others(&o);
+    vb_tensors_close(o.source);
+    json_decref(o.files);
+    json_decref(o.weight_map);
+    if (code == EXIT_DONE) {
+        remove_folder(model); /* of a run that has ended, and was then continued */
+        if (rename(o.dir, model))
+            code = failed(&o, model);
+    }
+    if (code != EXIT_DONE)
+        remove_folder(o.dir);
+    return code;
+}

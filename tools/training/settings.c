@@ -1,0 +1,215 @@
+/* tools/training/settings.c -- the options of a training run: their defaults, what is kept when a run is resumed, and the learning
+ * rate that follows from them. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/cli/options.h"
+#include "tools/training/training.h"
+
+/* ---- one option -------------------------------------------------------------------------------------------------------- */
+
+/* Whether a run keeps the option. -o and --resume name the run itself. */
+static int is_kept(const struct option *o)
+{
+    return (o->takes == TAKES_TRAIN && strcmp(o->name, "-o") && strcmp(o->name, "--resume")) || o->offset == offsetof(struct cli, convention);
+}
+
+static int may_change(const struct option *o) { return o->heading == RUN_OPTIONS; }
+
+/* The option's value; NULL: it was not given. The caller releases it. */
+static json_t *value_of(const struct cli *c, const struct option *o)
+{
+    const void *field = (const char *)c + o->offset;
+    if (o->kind == FLAG)
+        return *(const int *)field ? json_true() : NULL;
+    if (o->kind == DOUBLE_VALUE)
+        return *(const double *)field < 0 ? NULL : json_real(*(const double *)field);
+    if (o->kind == LONG_VALUE)
+        return *(const long long *)field < 0 ? NULL : json_integer(*(const long long *)field);
+    return *(char *const *)field ? json_string(*(char *const *)field) : NULL;
+}
+
+static void set_value(struct cli *c, const struct option *o, const json_t *value)
+{
+    void *field = (char *)c + o->offset;
+    if (o->kind == FLAG)
+        *(int *)field = json_is_true(value);
+    else if (o->kind == DOUBLE_VALUE)
+        *(double *)field = json_number_value(value);
+    else if (o->kind == LONG_VALUE)
+        *(long long *)field = json_integer_value(value);
+    else if (o->kind == LIST_VALUE)
+        *(char **)field = cli_must(strdup(json_string_value(value)));
+    else
+        *(const char **)field = json_string_value(value); /* the run keeps the JSON object */
+}
+
+static int is_valid(const struct option *o, const json_t *value)
+{
+    return o->kind == FLAG ? json_is_true(value) : o->kind == DOUBLE_VALUE ? json_is_number(value)
+         : o->kind == LONG_VALUE ? json_is_integer(value) : json_is_string(value);
+}
+
+/* ---- all options ------------------------------------------------------------------------------------------------------- */
+
+json_t *settings_json(const struct cli *c)
+{
+    const struct option *o;
+    json_t *all = json_object();
+    for (size_t i = 0; (o = option_at(i)); i++) {
+        json_t *value = is_kept(o) && option_is_taken(o, c->command) ? value_of(c, o) : NULL;
+        if (value)
+            json_object_set_new(all, o->name, value);
+    }
+    return all;
+}
+
+int settings_resume(struct cli *c, const char *dir, const json_t *options)
+{
+    const struct option *o;
+    char was[JSON_SHOWN], now[JSON_SHOWN];
+    for (size_t i = 0; (o = option_at(i)); i++) {
+        const json_t *kept = json_object_get(options, o->name);
+        if (!is_kept(o) || !option_is_taken(o, c->command))
+            continue;
+        if (kept && !is_valid(o, kept))
+            return cli_fail(c, EXIT_OTHER, "%s/state.safetensors: %s is %s, which is no value of it", dir, o->name, json_show(kept, was));
+        json_t *given = value_of(c, o);
+        int differs = given && !(kept && json_equal(given, kept));
+        if (differs && !may_change(o)) {
+            int code = cli_fail(c, EXIT_USAGE, "%s is %s, the run in %s began with %s; it cannot change", o->name, json_show(given, now), dir,
+                                kept ? json_show(kept, was) : "no such option");
+            json_decref(given);
+            return code;
+        }
+        if (kept && !given)
+            set_value(c, o, kept);
+        json_decref(given);
+    }
+    return EXIT_DONE;
+}
+
+static void real_default(double *field, double value) { *field = *field < 0 ? value : *field; }
+static void whole_default(long long *field, long long value) { *field = *field < 0 ? value : *field; }
+
+/* The number of the word in `known`, a list that ends with NULL; -1: it is none of them, which is reported. */
+static int one_of(const struct cli *c, const char *option, const char *word, const char *const *known)
+{
+    char list[128] = "";
+    for (int i = 0; known[i]; i++) {
+        if (!strcmp(word, known[i]))
+            return i;
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? known[i + 1] ? ", " : " or " : "", known[i]);
+    }
+    cli_fail(c, EXIT_USAGE, "%s is %.64s, wanted %s", option, word, list);
+    return -1;
+}
+
+static const char *const parts[] = {"modules", "model", NULL};                                              /* enum trained_part */
+static const char *const ends[] = {"stored", "shared", "own", NULL};                                        /* enum module_ends */
+static const char *const styles[] = {"constant", "linear", "cosine", "inverse-square-root", NULL};
+static const char *const types[] = {"bf16", "f32", NULL};
+
+static void set_defaults(struct cli_training *t, int stored, long long positions)
+{
+    t->part = t->part ? t->part : "modules";
+    t->ends = t->ends ? t->ends : "stored";
+    t->lr_decay_style = t->lr_decay_style ? t->lr_decay_style : "linear";
+    t->type = t->type ? t->type : "bf16";
+    whole_default(&t->depths, stored ? stored : strcmp(t->part, "model") ? 1 : 0);
+    whole_default(&t->modules, stored ? stored : t->depths);
+    real_default(&t->mtp_loss_scaling_factor, 0.1);
+    real_default(&t->eval_share, t->eval_data ? 0 : 0.05);
+    whole_default(&t->seq_length, positions < 512 ? positions : 512);
+    whole_default(&t->batch_tokens, t->seq_length > 4096 ? t->seq_length : 4096);
+    whole_default(&t->seed, 1234);
+    real_default(&t->lr, 3e-4);
+    real_default(&t->min_lr, 0);
+    whole_default(&t->warmup_iters, 0);
+    whole_default(&t->decay_iters, t->train_iters > 0 ? t->train_iters : 1);
+    real_default(&t->weight_decay, 0.01);
+    real_default(&t->clip_grad, 1);
+    real_default(&t->beta1, 0.9);
+    real_default(&t->beta2, 0.999);
+    real_default(&t->eps, 1e-8);
+    real_default(&t->bias_rate, strcmp(t->part, "model") ? 0 : 0.001);
+    whole_default(&t->save_interval, 100);
+    whole_default(&t->eval_interval, 100);
+    whole_default(&t->eval_iters, 10);
+    whole_default(&t->log_interval, 10);
+    whole_default(&t->prompts, 8);
+    whole_default(&t->micro_tokens, 4096);
+}
+
+int settings_check(struct training *r)
+{
+    struct cli *c = r->c;
+    struct cli_training *t = &c->train;
+    if (t->train_iters < 0)
+        return cli_fail(c, EXIT_USAGE, "--train-iters is missing; see verbatim train --help");
+    set_defaults(t, vb_mtp_modules(c->model), vb_max_positions(c->model));
+    if (one_of(c, "--part", t->part, parts) < 0 || one_of(c, "--mtp-ends", t->ends, ends) < 0 || one_of(c, "--type", t->type, types) < 0 ||
+        one_of(c, "--lr-decay-style", t->lr_decay_style, styles) < 0)
+        return EXIT_USAGE;
+    if (!t->depths && strcmp(t->part, "model"))
+        return cli_fail(c, EXIT_USAGE, "--mtp-num-layers is 0, and --part modules trains nothing else");
+    if (t->seq_length < t->depths + 2)
+        return cli_fail(c, EXIT_USAGE, "--seq-length is %lld; %lld depths want sequences of %lld tokens or more", t->seq_length, t->depths, t->depths + 2);
+    if (t->seq_length > vb_max_positions(c->model))
+        return cli_fail(c, EXIT_USAGE, "--seq-length is %lld, the model has %d positions", t->seq_length, vb_max_positions(c->model));
+    if (t->batch_tokens < t->seq_length)
+        return cli_fail(c, EXIT_USAGE, "--batch-tokens is %lld, --seq-length %lld: a step reads at least one sequence", t->batch_tokens, t->seq_length);
+    if (t->eval_share >= 1)
+        return cli_fail(c, EXIT_USAGE, "--eval-share is %g, wanted a number below 1", t->eval_share);
+    if (t->min_lr > t->lr)
+        return cli_fail(c, EXIT_USAGE, "--min-lr is %g, --lr %g", t->min_lr, t->lr);
+    if (t->beta1 >= 1 || t->beta2 >= 1)
+        return cli_fail(c, EXIT_USAGE, "--adam-beta%d is %g, wanted a number below 1", t->beta1 >= 1 ? 1 : 2, t->beta1 >= 1 ? t->beta1 : t->beta2);
+    if (t->warmup_iters >= t->decay_iters && t->warmup_iters)
+        return cli_fail(c, EXIT_USAGE, "--lr-warmup-iters is %lld, --lr-decay-iters %lld: the warm-up has to end earlier", t->warmup_iters, t->decay_iters);
+    return EXIT_DONE;
+}
+
+int settings_trainer(struct training *r, struct trainer_options *out)
+{
+    const struct cli *c = r->c;
+    const struct cli_training *t = &c->train;
+    *out = (struct trainer_options){
+        .part = (enum trained_part)one_of(c, "--part", t->part, parts), .ends = (enum module_ends)one_of(c, "--mtp-ends", t->ends, ends),
+        .depths = (int)t->depths, .modules = t->depths ? (int)t->modules : 0, .new_modules = t->new_modules, .seed = (uint64_t)t->seed,
+        .mtp_loss_scaling_factor = t->mtp_loss_scaling_factor, .max_norm = t->clip_grad, .bias_update_speed = t->bias_rate,
+        .adamw = {.beta1 = t->beta1, .beta2 = t->beta2, .eps = t->eps, .weight_decay = t->weight_decay},
+        .micro_tokens = (size_t)t->micro_tokens, .threads = c->session.threads, .isa = c->session.isa};
+    return EXIT_DONE;
+}
+
+/* ---- the learning rate --------------------------------------------------------------------------------------------------- */
+
+/* cos(pi x) for x in [0, 1], by its power series: math libraries differ in the last bit. */
+static double cos_pi(double x)
+{
+    double a = M_PI * (x > 0.5 ? 1 - x : x), term = 1, sum = 1;
+    for (int n = 2; n <= 24; n += 2) {
+        term *= -a * a / (n * (n - 1));
+        sum += term;
+    }
+    return x > 0.5 ? -sum : sum;
+}
+
+/* As get_lr of OptimizerParamScheduler in megatron/core/optimizer_param_scheduler.py, whose num_steps is step - 1. */
+double settings_lr(const struct cli_training *t, int64_t step)
+{
+    double done = (double)(step - 1), warm = (double)t->warmup_iters, end = (double)t->decay_iters;
+    if (t->warmup_iters && done <= warm)
+        return t->lr * done / warm;
+    if (!strcmp(t->lr_decay_style, "constant"))
+        return t->lr;
+    if (done > end)
+        return t->min_lr;
+    if (!strcmp(t->lr_decay_style, "inverse-square-root"))
+        return fmax(t->min_lr, t->lr * sqrt(fmax(warm, 1)) / sqrt(fmax(done, 1)));
+    double ratio = (done - warm) / (end - warm);
+    double share = !strcmp(t->lr_decay_style, "linear") ? 1 - ratio : 0.5 * (cos_pi(ratio) + 1);
+    return t->min_lr + share * (t->lr - t->min_lr);
+}

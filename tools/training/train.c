@@ -1,0 +1,291 @@
+/* tools/training/train.c -- `verbatim train`: the loop of a training run, and what is done before and after it. */
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/cli/file.h"
+#include "tools/training/training.h"
+
+/* ---- sequences ----------------------------------------------------------------------------------------------------------------- */
+
+/* The sequences of the next batch. `list` and `numbers` have room for all pieces. */
+static size_t next_batch(struct order *o, struct order_place *place, const struct documents *d, const struct cli_training *t, size_t *numbers,
+                         struct training_sequence *list)
+{
+    size_t count = order_next(o, place, (size_t)t->batch_tokens, numbers);
+    for (size_t i = 0; i < count; i++) {
+        const struct order_piece *p = &o->piece[numbers[i]];
+        list[i] = (struct training_sequence){.tokens = d->ids + p->first, .count = p->count};
+    }
+    return count;
+}
+
+static size_t tokens_of(const struct training_sequence *list, size_t count)
+{
+    size_t sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += list[i].count;
+    return sum;
+}
+
+/* ---- the data -------------------------------------------------------------------------------------------------------------------- */
+
+/* Moves a share of the documents to those held out. */
+static int hold_out(struct training *r)
+{
+    struct cli *c = r->c;
+    struct documents all = r->data;
+    unsigned char *held = cli_must(calloc(all.count + 1, 1));
+    int code = EXIT_DONE;
+    if (!order_hold_out(held, all.count, c->train.eval_share, (uint64_t)c->train.seed))
+        code = cli_fail(c, EXIT_USAGE, "--eval-share is %g, and --data has %zu document%s, of which none can be held out: give --eval-data, lines <|endoftext|> "
+                        "between documents, or --eval-share 0", c->train.eval_share, all.count, all.count == 1 ? "" : "s");
+    if (code == EXIT_DONE) {
+        r->data = (struct documents){0};
+        for (size_t i = 0; i < all.count; i++) {
+            size_t first = i ? all.end[i - 1] : 0;
+            documents_add(held[i] ? &r->held : &r->data, all.ids + first, all.end[i] - first);
+        }
+        documents_close(&all);
+    }
+    free(held);
+    return code;
+}
+
+static int read_data(struct training *r)
+{
+    struct cli *c = r->c;
+    if (!c->train.data)
+        return cli_fail(c, EXIT_USAGE, "--data is missing; see verbatim train --help");
+    if (c->train.eval_data && c->train.eval_share > 0)
+        return cli_fail(c, EXIT_USAGE, "--eval-data and --eval-share do not go together");
+    int code = documents_read(c, &r->data, c->train.data);
+    if (code == EXIT_DONE && c->train.eval_data)
+        code = documents_read(c, &r->held, c->train.eval_data);
+    if (code == EXIT_DONE && c->train.eval_share > 0)
+        code = hold_out(r);
+    return code == EXIT_DONE ? state_save_data(r) : code;
+}
+
+/* Cuts the documents into pieces that every depth predicts a token of. */
+static int cut_data(struct training *r)
+{
+    struct cli *c = r->c;
+    const struct cli_training *t = &c->train;
+    size_t longest = (size_t)t->seq_length, shortest = (size_t)t->depths + 2;
+    if (!order_open(&r->order, r->data.end, r->data.count, longest, shortest, (uint64_t)t->seed) ||
+        !order_open(&r->held_order, r->held.end, r->held.count, longest, shortest, (uint64_t)t->seed))
+        return cli_fail(c, EXIT_OTHER, "no memory for the list of sequences");
+    for (size_t i = 0; i < r->held_order.pieces; i++) /* those held out are read in their own order */
+        r->held_order.shuffled[i] = i;
+    r->held_order.epoch = 0;
+    if (!r->order.pieces)
+        return cli_fail(c, EXIT_OTHER, "--data has no sequence of %zu tokens or more to train on", shortest);
+    return EXIT_DONE;
+}
+
+static void tell_data(const struct training *r)
+{
+    if (!r->c->json)
+        printf("%zu documents, %zu sequences, %zu tokens to train on; %zu documents, %zu sequences, %zu tokens held out\n", r->data.count,
+               r->order.pieces, r->order.tokens, r->held.count, r->held_order.pieces, r->held_order.tokens);
+}
+
+/* ---- the loop -------------------------------------------------------------------------------------------------------------------- */
+
+/* The means over the first --eval-iters batches of held-out sequences, each row with the same weight. *there: whether there are any. */
+static int evaluate(struct training *r, size_t *numbers, struct training_sequence *list, struct training_losses *out, int *there)
+{
+    struct order_place place = {0};
+    size_t count = 0;
+    vb_error err;
+    *there = r->held_order.pieces > 0;
+    for (long long i = 0; i < r->c->train.eval_iters && *there && !place.epoch && place.next < r->held_order.pieces; i++)
+        count += next_batch(&r->held_order, &place, &r->held, &r->c->train, numbers, list + count);
+    return *there && trainer_losses(r->trainer, list, count, out, &err) ? cli_error(r->c, &err) : EXIT_DONE;
+}
+
+/* Evaluates, if there is something held out, and appends a row to the curves. */
+static int log_row(struct training *r, int evaluates, size_t *numbers, struct training_sequence *list, double lr, double rate)
+{
+    struct training_losses held;
+    int there = 0, code = evaluates ? evaluate(r, numbers, list, &held, &there) : EXIT_DONE;
+    if (code == EXIT_DONE && (there || r->curves.steps > 0))
+        curves_row(r, lr, there ? &held : NULL, rate);
+    return code;
+}
+
+/* One step. */
+static int step(struct training *r, size_t *numbers, struct training_sequence *list, double *lr)
+{
+    struct training_losses losses;
+    vb_error err;
+    double norm;
+    char where[64];
+    size_t count = next_batch(&r->order, &r->place, &r->data, &r->c->train, numbers, list);
+    *lr = settings_lr(&r->c->train, r->step + 1);
+    if (trainer_gradients(r->trainer, list, count, &losses, &err) || trainer_update(r->trainer, r->step + 1, *lr, &norm, &err)) {
+        snprintf(where, sizeof where, "step %lld", (long long)r->step + 1);
+        r->c->where = where;
+        int code = cli_error(r->c, &err);
+        r->c->where = NULL;
+        return code;
+    }
+    r->step++;
+    r->tokens += tokens_of(list, count);
+    curves_step(&r->curves, &losses, norm);
+    return EXIT_DONE;
+}
+
+static int save(struct training *r)
+{
+    int code = state_save(r);
+    return code == EXIT_DONE ? curves_write(r) : code;
+}
+
+/* Saves what a signal interrupted. */
+static int stopped(struct training *r)
+{
+    int code = state_save(r);
+    if (code == EXIT_DONE)
+        fprintf(stderr, "verbatim: stopped after step %lld; verbatim train --resume %s continues\n", (long long)r->step, r->dir);
+    return code == EXIT_DONE ? EXIT_INTERRUPTED : code;
+}
+
+static int train(struct training *r)
+{
+    const struct cli_training *t = &r->c->train;
+    size_t most = r->order.pieces > r->held_order.pieces ? r->order.pieces : r->held_order.pieces;
+    size_t *numbers = cli_must(calloc(most + 1, sizeof *numbers));
+    struct training_sequence *list = cli_must(calloc(most + 1, sizeof *list));
+    double begun = cli_seconds(), lr = 0;
+    uint64_t tokens = r->tokens;
+    int code = EXIT_DONE;
+    if (!r->c->train.resume) {
+        code = log_row(r, 1, numbers, list, 0, 0);
+        if (code == EXIT_DONE)
+            code = save(r);
+    }
+    while (code == EXIT_DONE && r->step < t->train_iters) {
+        code = step(r, numbers, list, &lr);
+        if (code != EXIT_DONE)
+            break;
+        cli_progress("training", (size_t)r->step, (size_t)t->train_iters);
+        int last = r->step == t->train_iters, evaluates = last || r->step % t->eval_interval == 0;
+        if (evaluates || r->step % t->log_interval == 0) {
+            double now = cli_seconds();
+            cli_progress("training", 1, 1);
+            code = log_row(r, evaluates, numbers, list, lr, (double)(r->tokens - tokens) / (now - begun + 1e-9));
+            begun = cli_seconds(); /* evaluation does not count */
+            tokens = r->tokens;
+        }
+        if (code == EXIT_DONE && cli_stopped())
+            code = stopped(r);
+        else if (code == EXIT_DONE && (last || r->step % t->save_interval == 0))
+            code = save(r);
+    }
+    free(numbers);
+    free(list);
+    return code;
+}
+
+/* ---- the command ----------------------------------------------------------------------------------------------------------------- */
+
+/* The options of the run, and its model. */
+static int begin(struct training *r, json_t **head)
+{
+    struct cli *c = r->c;
+    if (c->train.resume && c->out)
+        return cli_fail(c, EXIT_USAGE, "-o and --resume do not go together: --resume names the folder");
+    if (!c->train.resume && !c->model_dir)
+        return cli_fail(c, EXIT_USAGE, "MODEL is missing; see verbatim train --help");
+    if (!c->train.resume && !c->out)
+        return cli_fail(c, EXIT_USAGE, "-o is missing; see verbatim train --help");
+    int code = EXIT_DONE;
+    if (c->train.resume) {
+        code = state_folder(r);
+        if (code == EXIT_DONE)
+            code = state_head(r, head);
+        if (code == EXIT_DONE)
+            code = settings_resume(c, r->dir, json_object_get(*head, "options"));
+        if (code == EXIT_DONE && !c->model_dir)
+            c->model_dir = json_string_value(json_object_get(*head, "model"));
+    }
+    if (code == EXIT_DONE)
+        code = output_check(c, c->model_dir);
+    if (code == EXIT_DONE)
+        code = cli_open(c);
+    if (code == EXIT_DONE)
+        code = settings_check(r);
+    if (code == EXIT_DONE && !c->train.resume)
+        code = state_folder(r);
+    return code;
+}
+
+static int open_trainer(struct training *r)
+{
+    struct trainer_options o;
+    vb_error err;
+    int code = settings_trainer(r, &o);
+    if (code == EXIT_DONE && vb_model_fingerprint(r->c->model, 1, r->c->session.threads, &r->model_hash, &err))
+        code = cli_error(r->c, &err);
+    if (code == EXIT_DONE && trainer_open(&r->trainer, r->c->model, &o, &err))
+        code = cli_error(r->c, &err);
+    return code;
+}
+
+static int run(struct cli *c)
+{
+    struct training r = {.c = c, .lock = -1};
+    json_t *head = NULL;
+    int code = begin(&r, &head);
+    if (code == EXIT_DONE) {
+        r.model_dir = realpath(c->model_dir, NULL);
+        r.options = settings_json(c);
+        code = r.model_dir ? EXIT_DONE : cli_fail(c, EXIT_OTHER, "%s: %s", c->model_dir, strerror(errno));
+    }
+    if (code == EXIT_DONE) /* before a long text is read */
+        code = open_trainer(&r);
+    if (code == EXIT_DONE)
+        code = c->train.resume ? state_load_data(&r) : read_data(&r);
+    if (code == EXIT_DONE)
+        code = cut_data(&r);
+    if (code == EXIT_DONE && c->train.resume)
+        code = state_load(&r);
+    cli_listen_to_signals();
+    if (code == EXIT_DONE) {
+        tell_data(&r);
+        code = train(&r);
+    }
+    if (code == EXIT_DONE)
+        code = output_write(&r);
+    if (code == EXIT_DONE)
+        code = measure_result(&r);
+    trainer_close(r.trainer);
+    curves_close(&r.curves);
+    order_close(&r.order);
+    order_close(&r.held_order);
+    documents_close(&r.data);
+    documents_close(&r.held);
+    state_close(&r);
+    free(r.model_dir);
+    json_decref(r.options);
+    json_decref(head); /* options have strings in it */
+    return code;
+}
+
+static const struct note notes[] = {
+    {"--bos", "Put the BOS token before each text."},
+    {"--no-bos", "Do not put the BOS token before each text. If neither --bos nor --no-bos is given, add_bos_token in tokenizer_config.json decides."},
+    {"--json", "Print a line of JSON for each line that would be printed: step, tokens, loss, main_loss, mtp_loss_by_depth, lr, gradient_norm, "
+               "tokens_per_second and held_out; at the end the object of result.json."},
+    {NULL, NULL}};
+
+const struct command command_train = {
+    "train", "train the MTP modules of a model, or a small model, on texts",
+    "MODEL --data FILE --train-iters N -o DIR [OPTIONS]\n--resume DIR [OPTIONS]",
+    "Trains with AdamW. Gradients and weights have the same bits for any number of threads, any instruction set and any\n"
+    "--micro-tokens. DIR/model becomes a checkpoint with the trained weights. At the end, texts that were held out are\n"
+    "continued with the old and with the new modules; if drafting got worse, the report says so first.\n",
+    TAKES_MODEL | TAKES_NO_MODEL | TAKES_TRAIN, run, notes, 0, NULL};

@@ -1,0 +1,95 @@
+/* tools/training/training.h -- `verbatim train`: its run folder, and what the files of this folder share.
+ *
+ *   DIR/state.safetensors  everything that the next step depends on; replaced by rename after every --save-interval steps
+ *   DIR/data.safetensors   the tokens of all documents
+ *   DIR/lock               locked while a process trains
+ *   DIR/curves.csv, .svg   the losses of the steps so far
+ *   DIR/model              the result: a checkpoint
+ *   DIR/result.json        what drafting with it was measured to bring
+ *
+ * A run that is killed loses the steps after its newest state. `train --resume DIR` computes them again, with the same bits. */
+#ifndef VB_TRAINING_H
+#define VB_TRAINING_H
+
+#include "engine/train/trainer.h"
+#include "tools/cli/cli.h"
+#include "tools/training/documents.h"
+#include "tools/training/order.h"
+
+#define CURVE_COLUMNS (4 + 2 * (2 + VB_MAX_DRAFT)) /* see tools/training/curves.c */
+
+/* The learning curves: a row for each logged step. */
+struct curves {
+    double *row; /* [rows, CURVE_COLUMNS]; NAN: nothing was measured */
+    size_t rows, room;
+    /* sums over the steps since the newest row */
+    double sum[2 + VB_MAX_DRAFT], norm; /* total, main, by depth */
+    double steps;
+};
+
+struct training {
+    struct cli *c;
+    const char *dir;             /* the run folder */
+    int lock, made;              /* a descriptor, -1: none; whether this process made the folder */
+    struct documents data, held; /* what is trained on; what is held out */
+    uint64_t data_hash, model_hash;
+    struct order order, held_order;
+    struct order_place place;
+    struct trainer *trainer;
+    int64_t step;                /* how many steps were taken */
+    uint64_t tokens;             /* of these steps */
+    struct curves curves;
+    json_t *options;             /* of the run, by name */
+    char *model_dir;             /* the absolute path of MODEL */
+};
+
+/* ---- options (tools/training/settings.c) ---- */
+
+/* Gives every option that was not given its default, and checks all. The model is open. Reports errors. */
+int settings_check(struct training *r);
+/* Before the model is open: lets options that were not given have the values of the run that is resumed. Refuses options that differ
+ * from these values and cannot change. Reports errors. */
+int settings_resume(struct cli *c, const char *dir, const json_t *options);
+/* All options of the run with their values, by name. */
+json_t *settings_json(const struct cli *c);
+/* The options of the trainer. Reports errors. */
+int settings_trainer(struct training *r, struct trainer_options *out);
+/* The learning rate of step `step`, which counts from 1. The same bits on every machine. */
+double settings_lr(const struct cli_training *t, int64_t step);
+
+/* ---- the state of a run (tools/training/state.c) ---- */
+
+/* Makes the folder, or opens that of --resume, and locks it. Reports errors. */
+int state_folder(struct training *r);
+void state_close(struct training *r);
+/* Reads the JSON object of the state: its options and the path of its model. *out is released by the caller. Reports errors. */
+int state_head(const struct training *r, json_t **out);
+/* Puts everything into the run and its trainer. Reports errors. */
+int state_load(struct training *r);
+/* Saves the state. Reports errors. */
+int state_save(struct training *r);
+/* Saves and loads the tokens of the documents. Report errors. */
+int state_save_data(struct training *r);
+int state_load_data(struct training *r);
+
+/* ---- curves (tools/training/curves.c) ---- */
+
+/* Adds the losses of a step to the sums. */
+void curves_step(struct curves *k, const struct training_losses *l, double norm);
+/* Appends a row with the means since the newest row, and prints it. Without a step since then, with `held` alone. `held`: of held-out
+ * sequences; NULL: not measured. `rate`: tokens per second. */
+void curves_row(struct training *r, double lr, const struct training_losses *held, double rate);
+/* Writes curves.csv and curves.svg. Reports errors. */
+int curves_write(const struct training *r);
+void curves_close(struct curves *k);
+
+/* ---- the result (tools/training/output.c, tools/training/measure.c) ---- */
+
+/* Checks, before a run begins, that output_write will know the model's files. Reports errors. */
+int output_check(const struct cli *c, const char *model_dir);
+/* Writes the folder DIR/model. Reports errors. */
+int output_write(struct training *r);
+/* Measures drafting with the old and the new model, prints it, and writes DIR/result.json. Reports errors. */
+int measure_result(struct training *r);
+
+#endif
