@@ -84,7 +84,9 @@ static inline void device_read(struct device *d, void *host, size_t bytes) { dev
 /* Copies between twins: `to` and `from` are host addresses. */
 void device_copy(struct device *d, void *to, const void *from, size_t bytes);
 
-/* Starts a kernel with x * y * z blocks. If one of the numbers is 0, nothing happens. A failure is remembered. */
+/* Starts a kernel with x * y * z blocks. If one of the numbers is 0, nothing happens. A failure is remembered; it is one if y or z is more than
+ * DEVICE_MOST_BLOCKS, which no GPU allows. */
+#define DEVICE_MOST_BLOCKS 65535
 void device_launch(struct device *d, enum device_kernel kernel, size_t x, size_t y, size_t z, const void *args, size_t size);
 /* device_run(d, rmsnorm, S, 1, 1, .y = ..., .D = ...): the arguments by name */
 #define device_run(d, name, x, y, z, ...) device_launch(d, KERNEL_##name, x, y, z, &(struct name##_args){__VA_ARGS__}, sizeof(struct name##_args))

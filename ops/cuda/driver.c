@@ -26,6 +26,8 @@ typedef unsigned long long address; /* CUdeviceptr */
     X(module_function, "cuModuleGetFunction", (void **function, void *module, const char *name))         \
     X(memory_allocate, "cuMemAlloc_v2", (address *at, size_t bytes))                                     \
     X(memory_free, "cuMemFree_v2", (address at))                                                         \
+    X(host_allocate, "cuMemHostAlloc", (void **at, size_t bytes, unsigned flags))                        \
+    X(host_free, "cuMemFreeHost", (void *at))                                                            \
     X(copy_to, "cuMemcpyHtoDAsync_v2", (address to, const void *from, size_t bytes, void *stream))       \
     X(copy_from, "cuMemcpyDtoHAsync_v2", (void *to, address from, size_t bytes, void *stream))           \
     X(copy_between, "cuMemcpyDtoDAsync_v2", (address to, address from, size_t bytes, void *stream))      \
@@ -42,6 +44,8 @@ typedef unsigned long long address; /* CUdeviceptr */
     X(graph_forget, "cuGraphExecDestroy", (void *executable))                                            \
     X(error_text, "cuGetErrorString", (result code, const char **text))
 
+#define STAGING ((size_t)16 << 20)
+
 struct gpu {
     struct device device; /* first */
     void *library;
@@ -50,6 +54,8 @@ struct gpu {
 #undef X
     int number, has_context;
     void *context, *module, *stream;
+    char *staging; /* STAGING bytes of pinned memory, of which the first `staged` are still being copied */
+    size_t staged;
     void *kernel[KERNEL_COUNT];
 };
 
@@ -96,16 +102,27 @@ static int allocate(struct device *d, void **at, size_t bytes)
 
 static void release(struct device *d, void *at) { of(d)->memory_free((uintptr_t)at); }
 
-static int write_to(struct device *d, void *to, const void *host, size_t bytes)
-{
-    struct gpu *g = of(d);
-    return check(g, g->copy_to((uintptr_t)to, host, bytes, g->stream), "a copy to its memory");
-}
-
 static int wait_for(struct device *d)
 {
     struct gpu *g = of(d);
+    g->staged = 0;
     return check(g, g->stream_wait(g->stream), "a computation");
+}
+
+/* The driver may read host memory after a copy to the device was asked for. The caller may change its memory then, so the driver gets a copy of it. */
+static int write_to(struct device *d, void *to, const void *host, size_t bytes)
+{
+    struct gpu *g = of(d);
+    for (size_t done = 0, some; done < bytes; done += some) {
+        if (g->staged == STAGING && wait_for(d))
+            return -1;
+        some = bytes - done < STAGING - g->staged ? bytes - done : STAGING - g->staged;
+        memcpy(g->staging + g->staged, (const char *)host + done, some);
+        if (check(g, g->copy_to((uintptr_t)to + done, g->staging + g->staged, some, g->stream), "a copy to its memory"))
+            return -1;
+        g->staged += some;
+    }
+    return 0;
 }
 
 static int read_from(struct device *d, void *host, const void *from, size_t bytes)
@@ -164,6 +181,8 @@ static void close_gpu(struct device *d)
             g->memory_free((uintptr_t)d->twins[i].at);
         if (g->stream)
             g->stream_destroy(g->stream);
+        if (g->staging)
+            g->host_free(g->staging);
         if (g->module)
             g->module_unload(g->module);
         g->context_release(g->number);
@@ -228,6 +247,8 @@ static int find_gpu(struct gpu *g, int number, char *message, size_t size)
         code = g->context_set(g->context);
     if (!code)
         code = g->stream_create(&g->stream, 1); /* CU_STREAM_NON_BLOCKING */
+    if (!code)
+        code = g->host_allocate((void **)&g->staging, STAGING, 0);
     if (code)
         snprintf(message, size, "GPU number %d cannot be used: %s", number, text_of(g, code));
     return code ? -1 : 0;

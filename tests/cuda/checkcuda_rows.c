@@ -25,8 +25,21 @@ static void rmsnorm_has_the_bits_of_the_cpu(__attribute__((unused)) void **state
             }
 }
 
+TEST(more_blocks_than_a_gpu_has_are_an_error)
+{
+    static const size_t grids[][3] = {{1, 1, 1}, {1, DEVICE_MOST_BLOCKS + 1, 1}, {1, 1, DEVICE_MOST_BLOCKS + 1}, {(size_t)1 << 32, 1, 1}};
+    for (size_t i = 0; i < COUNT(grids); i++) {
+        struct device *d = open_checked_device();
+        device_run(d, add, grids[i][0], grids[i][1], grids[i][2], .n = 0);
+        if ((device_wait(d) != 0) != (i > 0) || (i && !strstr(device_failure(d), "compute fewer tokens in a pass")))
+            fail_msg("%zu x %zu x %zu blocks: %s", grids[i][0], grids[i][1], grids[i][2], device_failure(d) ? device_failure(d) : "no failure");
+        device_close(d);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(rmsnorm_has_the_bits_of_the_cpu, release_all)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(more_blocks_than_a_gpu_has_are_an_error),
+                                       cmocka_unit_test_teardown(rmsnorm_has_the_bits_of_the_cpu, release_all)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,11 @@
 /* tests/cuda/fake_driver.c -- a libcuda.so.1 without a GPU: the functions of the CUDA driver API that ops/cuda/driver.c calls, computed by the emulator.
  *
+ * Work in the stream is done as late as the API allows: when somebody waits for it, copies from the device to the host, or frees something. Host memory from
+ * which is copied to the device is read then.
+ *
  * The environment variable FAKE_GPU changes what it does: "none": there is no GPU; "old": the driver is too old for the kernels; "memory:N": the GPU has N bytes;
  * "launch:N": launch number N fails, counted from 0; "silent": the driver does not say how fast its memory is. */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,6 +75,66 @@ PUBLIC int cuModuleGetFunction(void **function, void *module, const char *name)
     return 500;
 }
 
+/* ---- the stream ---- */
+
+enum kind { WRITE, COPY, LAUNCH, GRAPH };
+struct task {
+    enum kind kind;
+    void *to;         /* or the graph */
+    const void *from; /* or the arguments, which were copied */
+    size_t bytes;
+    enum device_kernel kernel;
+    unsigned grid[3];
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct task *tasks;
+static size_t count, room;
+static int captures;
+
+static int do_task(const struct task *t)
+{
+    const struct device_type *type = gpu->type;
+    switch (t->kind) {
+    case WRITE: return type->write(gpu, t->to, t->from, t->bytes);
+    case COPY: return type->copy(gpu, t->to, t->from, t->bytes);
+    case LAUNCH: return type->launch(gpu, t->kernel, t->grid, t->from, t->bytes);
+    default: return type->replay(gpu, t->to);
+    }
+}
+
+/* Work that is captured goes to the emulator's recording at once. */
+static int add(struct task t)
+{
+    int code = 0;
+    pthread_mutex_lock(&lock);
+    if (captures) {
+        code = do_task(&t);
+    } else {
+        if (t.kind == LAUNCH)
+            t.from = memcpy(malloc(t.bytes), t.from, t.bytes);
+        if (count == room)
+            tasks = realloc(tasks, (room = 2 * room + 64) * sizeof *tasks);
+        tasks[count++] = t;
+    }
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
+static int do_all(void)
+{
+    int code = 0;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < count; i++) {
+        code = code ? code : do_task(&tasks[i]);
+        if (tasks[i].kind == LAUNCH)
+            free((void *)(uintptr_t)tasks[i].from);
+    }
+    count = 0;
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
 PUBLIC int cuMemAlloc_v2(unsigned long long *at, size_t bytes)
 {
     void *address;
@@ -79,39 +143,50 @@ PUBLIC int cuMemAlloc_v2(unsigned long long *at, size_t bytes)
     *at = (uintptr_t)address;
     return 0;
 }
-PUBLIC int cuMemFree_v2(unsigned long long at) { return gpu->type->release(gpu, (void *)(uintptr_t)at), 0; }
+PUBLIC int cuMemFree_v2(unsigned long long at) { return do_all(), gpu->type->release(gpu, (void *)(uintptr_t)at), 0; }
+PUBLIC int cuMemHostAlloc(void **at, size_t bytes, unsigned flags) { return *at = malloc(bytes), *at && !flags ? 0 : 2; }
+PUBLIC int cuMemFreeHost(void *at) { return do_all(), free(at), 0; }
 PUBLIC int cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t bytes, void *stream)
 {
     (void)stream;
-    return gpu->type->write(gpu, (void *)(uintptr_t)to, from, bytes);
+    return add((struct task){.kind = WRITE, .to = (void *)(uintptr_t)to, .from = from, .bytes = bytes});
 }
 PUBLIC int cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t bytes, void *stream)
 {
     (void)stream;
-    return gpu->type->read(gpu, to, (const void *)(uintptr_t)from, bytes);
+    return do_all() ? 719 : gpu->type->read(gpu, to, (const void *)(uintptr_t)from, bytes);
 }
 PUBLIC int cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, size_t bytes, void *stream)
 {
     (void)stream;
-    return gpu->type->copy(gpu, (void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes);
+    return add((struct task){.kind = COPY, .to = (void *)(uintptr_t)to, .from = (const void *)(uintptr_t)from, .bytes = bytes});
 }
 PUBLIC int cuStreamCreate(void **stream, unsigned flags) { return *stream = gpu, flags != 1; }
-PUBLIC int cuStreamDestroy_v2(void *stream) { return stream != gpu; }
-PUBLIC int cuStreamSynchronize(void *stream) { return stream != gpu; }
+PUBLIC int cuStreamDestroy_v2(void *stream) { return do_all(), stream != gpu; }
+PUBLIC int cuStreamSynchronize(void *stream) { return do_all() ? 719 : stream != gpu; }
 
-PUBLIC int cuStreamBeginCapture_v2(void *stream, int mode) { return stream == gpu && mode == 1 ? gpu->type->record(gpu) : 1; }
-PUBLIC int cuStreamEndCapture(void *stream, void **graph) { return *graph = gpu->type->recorded(gpu), stream != gpu; }
+PUBLIC int cuStreamBeginCapture_v2(void *stream, int mode)
+{
+    if (stream != gpu || mode != 1 || captures)
+        return 1;
+    captures = 1;
+    return gpu->type->record(gpu);
+}
+PUBLIC int cuStreamEndCapture(void *stream, void **graph)
+{
+    captures = 0;
+    return *graph = gpu->type->recorded(gpu), stream != gpu;
+}
 PUBLIC int cuGraphInstantiateWithFlags(void **executable, void *graph, unsigned long long flags) { return *executable = graph, flags != 0; }
 PUBLIC int cuGraphDestroy(void *graph) { return graph == NULL; }
-PUBLIC int cuGraphLaunch(void *executable, void *stream) { return stream == gpu ? gpu->type->replay(gpu, executable) : 1; }
-PUBLIC int cuGraphExecDestroy(void *executable) { return gpu->type->forget(gpu, executable), 0; }
+PUBLIC int cuGraphLaunch(void *executable, void *stream) { return stream == gpu ? add((struct task){.kind = GRAPH, .to = executable}) : 1; }
+PUBLIC int cuGraphExecDestroy(void *executable) { return do_all(), gpu->type->forget(gpu, executable), 0; }
 
 PUBLIC int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, void *stream,
                           void **parameters, void **extra)
 {
-    const unsigned grid[3] = {gx, gy, gz};
     (void)bx, (void)by, (void)bz, (void)shared, (void)stream, (void)extra;
     if (launches++ == failing)
         return 719;
-    return gpu->type->launch(gpu, (enum device_kernel)((uintptr_t)function - 1), grid, *parameters, 4096);
+    return add((struct task){.kind = LAUNCH, .from = *parameters, .bytes = 4096, .kernel = (enum device_kernel)((uintptr_t)function - 1), .grid = {gx, gy, gz}});
 }
