@@ -150,6 +150,8 @@ struct cli {
     const char *host, *key_file, *served_name, *cors, *metrics_prefix, *log; /* for serve */
     int log_prompts, fingerprint_sample;                               /* for serve */
     long long port, max_waiting;                                       /* for serve; -1: not given */
+    int gradients; /* for dump and diff: --gradients */
+    long long mtp_num_layers; /* for gradients; -1: not given */
     int local;   /* for diff: --local */
     int greedy;  /* for diff: --greedy */
     long long layer;   /* for replay; -1: not given. There, `other` is the operator */

@@ -18,6 +18,14 @@ const struct option options_to_inspect[] = {
      "finds the step of a row in the manifest: `step` or, if a line has none, `pass`."},
     {"--stats", NULL, NULL, COMPARE_OPTIONS, TAKES_TAPS, FLAG, AT(stats), 0, 0,
      "Write statistics of each row instead of the tensors: a file of kilobytes that `diff` can compare as far as statistics go."},
+    {"--gradients", NULL, NULL, COMPARE_OPTIONS, TAKES_TAPS | TAKES_DIFF, FLAG, AT(gradients), 0, 0,
+     "Write or compare the gradients of the loss of the tokens instead of values: a tensor for each tensor of the checkpoint, with the same name. "
+     "`diff` needs this option only for files of other programs, beside which no file of Verbatim lies."},
+    {"--mtp-num-layers", NULL, "D", COMPARE_OPTIONS, TAKES_TAPS | TAKES_DIFF, LONG_VALUE, AT(mtp_num_layers), 0, VB_MAX_DRAFT,
+     "With gradients: the loss has D MTP depths (default: as many as the model has MTP modules, or as a file of gradients says)."},
+    {"--mtp-loss-scaling-factor", NULL, "F", COMPARE_OPTIONS, TAKES_TAPS | TAKES_DIFF, DOUBLE_VALUE, AT(mtp_loss_scaling_factor), 0, 0,
+     "With gradients: the loss is the main loss plus F times the mean loss of the MTP depths (default 0.1, as in Megatron, or as a file of "
+     "gradients says)."},
     {"--reference", NULL, NULL, COMPARE_OPTIONS, TAKES_REFERENCE, FLAG, AT(reference), 0, 0,
      "Compute with the double-precision reference instead of the engine."},
     {"--names", NULL, "SYSTEM|FILE", COMPARE_OPTIONS, TAKES_NAMES | TAKES_AGAINST, TEXT_VALUE, AT(names), 0, 0,

@@ -1,5 +1,6 @@
 /* tools/diff/diff.c -- `verbatim diff`: finds out what each side is and which tokens it reads, and compares the
  * sides. */
+#include "tools/diff/gradients.h"
 #include "tools/diff/local.h"
 #include "tools/score/compare.h"
 
@@ -354,6 +355,8 @@ static int run(struct cli *c)
     const char *arithmetic = c->arithmetic;
     if (scored_is(c->model_dir) && scored_is(c->other) && !diff_is_stats(c->model_dir) && !diff_is_stats(c->other))
         return scores_compare(c);
+    if (diff_is_gradients(c))
+        return diff_gradients(c);
     s.bounds.arithmetic_given = arithmetic != NULL;
     s.bounds.arithmetic = !arithmetic || !strcmp(arithmetic, "f32") ? DIFF_F32 : !strcmp(arithmetic, "f16") ? DIFF_F16 : DIFF_BF16;
     for (int i = 0; i < 2; i++)
@@ -435,6 +438,8 @@ const struct command command_diff = {
     "\n"
     "The exit code is 0 if all values are identical or differ by rounding and no operator is wrong, and 3 otherwise. The options\n"
     "--bits, --ties, --follow-choices and --require change this.\n"
+    "\n"
+    "If A or B is a file of gradients (dump --gradients), the gradients are compared. A MODEL then always runs the reference.\n"
     "\n"
     "If A and B end in .jsonl or .json, they are files of log-probabilities, which `score`, SGLang, vLLM or another program has\n"
     "written. The verdicts on tokens are then identical, rounding, tie, other route and structural.\n",

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tools/dump/dump.h"
+#include "tools/dump/gradients.h"
 
 static int is_onednn(const struct cli *c) { return c->session.prefill && !strcmp(c->session.prefill, "onednn"); }
 
@@ -25,6 +26,8 @@ static int run(struct cli *c)
     int32_t *ids = NULL;
     size_t count, tensors;
     const char *wrong = refused(c);
+    if (c->gradients)
+        return gradients_dump(c);
     if (wrong)
         return cli_fail(c, EXIT_USAGE, "%s", wrong);
     if (c->draft_by_system && (c->reference || c->n <= 0))
@@ -72,7 +75,8 @@ const struct command command_dump = {
     "The manifest has one line of JSON for each tensor. The line contains the tensor's name, layer, MTP depth, step, pass, shape,\n"
     "dtype, order of the RoPE dimensions and SHA-256. For each row of the tensor, the line also contains the sequence, token,\n"
     "index, RoPE position and cache slot. If the row is a draft, the line contains the number of the draft, whether it was\n"
-    "accepted, and the number of the draft that it follows. This number is 0 if the draft follows a token that is not a draft.\n",
+    "accepted, and the number of the draft that it follows. This number is 0 if the draft follows a token that is not a draft.\n"
+    "With --gradients, writes the gradients of the loss of the tokens instead: a tensor for each tensor of the checkpoint.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_TOKENS | TAKES_OUT | TAKES_LENGTH | TAKES_DRAFT | TAKES_TAPS | TAKES_REFERENCE | TAKES_NAMES |
         TAKES_PREFILL,
     run, notes, 0, NULL};
