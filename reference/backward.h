@@ -39,6 +39,8 @@ struct reference_sequence {
 };
 
 struct reference_loss_options {
+    /* The loss (docs/TRAINING.md). NULL: Megatron's, with the next two fields, which are not read otherwise */
+    const struct loss *loss;
     int depths;                     /* number of MTP depths; depth k uses module k mod (number of modules). 0: the target alone */
     double mtp_loss_scaling_factor; /* 0.1 in Megatron */
     struct conventions conventions; /* those that change a training step; others must have their defaults */
@@ -55,7 +57,7 @@ struct reference_loss_options {
     void *hook_context;
 };
 
-/* The terms of a row's loss (struct loss_terms), without their weights. */
+/* The terms of a row's loss (struct loss_terms), without their weights. top and features are 0 if they have no weight. */
 struct reference_terms {
     double data, soft, top, features;
     double entropy; /* of the target's distribution: soft - entropy is the Kullback-Leibler divergence */
@@ -63,9 +65,10 @@ struct reference_terms {
 
 /* A mean is 0 if there is nothing to predict. */
 struct reference_losses {
-    double total;                   /* main + mtp_loss_scaling_factor * mean over the depths of by_depth */
+    double total;                   /* the weighted sum of main and by_depth; for Megatron, main + mtp_loss_scaling_factor * mean of by_depth */
     double main;                    /* mean cross entropy of tok[i+1], given the row of token i */
-    double by_depth[VB_MAX_DRAFT];  /* mean cross entropy of tok[i+k+2], given row i of depth k */
+    double by_depth[VB_MAX_DRAFT];  /* mean of the rows of depth k; for Megatron, the cross entropy of tok[i+k+2], given row i of depth k */
+    struct reference_terms terms[VB_MAX_DRAFT]; /* means of the terms of by_depth */
     long rows, depth_rows[VB_MAX_DRAFT]; /* how many tokens these are means of */
 };
 
@@ -74,10 +77,14 @@ struct reference_losses {
  *
  * The main loss has the rows i < T-1 of a sequence of T tokens, and depth k the rows i < T-k-2. Every row counts as much as any other
  * of its depth, in whatever sequence it is. Row i of depth k takes row i of depth k-1, and the gradient of every depth flows back
- * through the depths before it into the target.
+ * through the depths before it into the target, unless the loss is detached. What rows learn from the target, its logits and hidden
+ * states, is constant.
  *
- * Returns VB_BAD_ARGUMENT if no sequence has two tokens, if a token is outside of the vocabulary, if `depths` is not possible
- * (reference_modules), or for a convention that has no backward pass. Returns VB_NOT_FINITE if a loss is not finite; then g
+ * If depths are aligned, depth k computes the rows of the depths before it again: hooks receive the values of the rows of depths 0 to k,
+ * in this order, and logits of the rows of depth k alone. The gradient of such a value is that by way of depth k.
+ *
+ * Returns VB_BAD_ARGUMENT if no sequence has two tokens, if a token is outside of the vocabulary, if the number of depths is not possible
+ * (reference_modules), if the loss is not possible, or for a convention that has no backward pass. Returns VB_NOT_FINITE if a loss is not finite; then g
  * is incomplete. Returns VB_NO_MEMORY if there is no memory. */
 int reference_backward(const struct reference *r, const struct reference_loss_options *options,
                        const struct reference_sequence *sequences, int count, struct reference_losses *losses,

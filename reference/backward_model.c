@@ -5,64 +5,144 @@
 #include <math.h>
 #include <string.h>
 
-/* One call of reference_backward. S is the number of rows of the longest sequence, L the number of the target's layers. */
+/* One call of reference_backward. S is the number of rows of the longest sequence, L the number of the target's layers, and R the largest
+ * number of rows that a module computes at once: S, or those of all depths if they are aligned. */
 struct backward_step {
     const struct reference *r;
     const struct reference_loss_options *options;
+    struct loss loss;
     struct reference_losses *losses;
     struct reference_back back;
     void *memory;                    /* holds all arrays below */
     double *x;                       /* [L+1, S, D]: the input of each layer, and the output of the last */
     double *hidden;                  /* [S, D]: after model.norm */
-    double *taken;                   /* [depths+1, S, D]: the hidden states that depth k takes; those of depth k+1 are its output */
-    double *g, *module_x;            /* [S, D]: after shared_head.norm; the input of a module's layer */
-    double *z, *dz;                  /* [S, V] */
+    double *taken, *dtaken;          /* [depths+1, S, D]: the hidden states that depth k takes, which depth k-1 hands on (or the target) */
+    double *z, *dz, *target_z;       /* [S, V]; target_z: the logits of the target */
     double *dhidden;                 /* [S, D] */
-    double *dg;                      /* [depths, S, D]: from the loss of depth k alone */
-    double *dtaken;                  /* [S, D]: of taken, of one depth after the other, and then of the target's hidden states */
-    double *dx, *denorm, *dhnorm, *dconcat; /* [S, D], [S, D], [S, D], [S, 2D] */
-    size_t S;
+    double *dg;                      /* [depths, S, D]: after shared_head.norm, from the logits of depth k alone */
+    double *in, *din;                /* [R, D]: the rows of `taken` that a pass of a module reads */
+    double *g, *next, *module_x;     /* [R, D]: after shared_head.norm; what the pass hands on; the input of the module's layer */
+    double *dx, *dout, *denorm, *dhnorm, *dconcat; /* [R, D] four times, [R, 2D] */
+    int32_t *tok;                    /* [R]: the tokens that the rows of a pass read */
+    int *places;                     /* [R]: their indices */
+    char *mask;                      /* [R, R]: row s attends to row t <= s */
+    size_t S, R;
 };
 
 /* -- heads --------------------------------------------------------------------------------------------------------- */
 
-/* z = W_head h;  returns the sum of the cross entropies. With gradients, adds those of weight * (the sum) to dW_head and dh. */
-static double predict(struct backward_step *p, double *dh, const struct matrix *w, const double *h, const int32_t *labels, int S, double weight)
+static void logits(struct backward_step *p, const struct matrix *w, const double *h, int S)
 {
-    size_t n = (size_t)S * p->r->config.dims.V;
     ref_linear(&p->back.run, p->z, w, h, S);
     ref_value(&p->back.run, "logits", -1, S, w->rows, p->z);
-    if (!p->back.gradients)
-        return ref_cross_entropy(NULL, p->z, labels, S, w->rows, weight);
-    ref_back_clear(p->dz, n);
-    double loss = ref_cross_entropy(p->dz, p->z, labels, S, w->rows, weight);
-    ref_back_value(&p->back, "logits", -1, S, w->rows, p->dz);
-    ref_back_matrix(&p->back, dh, w, p->dz, h, S);
-    return loss;
+    ref_back_clear(p->dz, (size_t)S * p->r->config.dims.V);
 }
 
-/* -- MTP depths ---------------------------------------------------------------------------------------------------- */
+/* Adds the gradient of z = W_head h to dW_head and dh. */
+static void logits_back(struct backward_step *p, double *dh, const struct matrix *w, const double *h, int S)
+{
+    ref_back_value(&p->back, "logits", -1, S, w->rows, p->dz);
+    ref_back_matrix(&p->back, dh, w, p->dz, h, S);
+}
+
+/* -- depths of MTP modules ----------------------------------------------------------------------------------------- */
+
+static int is_aligned(const struct backward_step *p) { return p->loss.chain == CHAIN_ALIGNED; }
 
 static const struct reference_mtp_module *module_of(const struct backward_step *p, int k)
 {
-    return &p->r->mtp[k % p->r->config.num_nextn_predict_layers];
+    return &p->r->mtp[p->loss.chain == CHAIN_MODULES ? k % p->r->config.num_nextn_predict_layers : 0];
 }
 
-/* Depth k: row i reads tok[i+k+1] and row i of the depth before, and predicts tok[i+k+2]. */
+/* The rows that a module computes for depth k: rows i < T-k-2 of depth k alone or, if depths are aligned, those of all depths up to k, because
+ * rows of depth k attend to the others. `first` rows come before those of depth k. */
+struct pass {
+    int k, lowest, first, rows; /* lowest: the depth of the first row */
+};
+
+static struct pass pass_of(const struct backward_step *p, int T, int k)
+{
+    struct pass a = {k, is_aligned(p) ? 0 : k, 0, T - k - 2};
+    for (int m = a.lowest; m < k; m++)
+        a.first += T - m - 2;
+    a.rows += a.first;
+    return a;
+}
+
+/* Row i of depth m sees rows 0..i of depth 0 and row i of the depths 1..m. */
+static int is_seen(int m, int i, int depth, int row) { return depth ? depth <= m && row == i : row <= i; }
+
+/* Fills what a pass reads, and tells the run which rows see which. */
+static void gather(struct backward_step *p, const struct pass *a, const int32_t *tok, int T)
+{
+    size_t d = p->r->config.dims.d, plane = p->S * d, s = 0;
+    for (int m = a->lowest; m <= a->k; m++)
+        for (int i = 0; i < T - m - 2; i++, s++) {
+            size_t t = 0;
+            memcpy(p->in + s * d, p->taken + (size_t)m * plane + (size_t)i * d, d * sizeof *p->in);
+            p->tok[s] = tok[i + m + 1];
+            p->places[s] = i + m;
+            for (int depth = 0; is_aligned(p) && depth <= a->k; depth++)
+                for (int row = 0; row < T - depth - 2; row++, t++)
+                    p->mask[s * (size_t)a->rows + t] = (char)is_seen(m, i, depth, row);
+        }
+    p->back.run.places = is_aligned(p) ? p->places : NULL;
+    p->back.run.mask = is_aligned(p) ? p->mask : NULL;
+}
+
+/* Row i of depth m reads tok[i+m+1] and row i of the depth before. */
+static void run_module(struct backward_step *p, const struct pass *a)
+{
+    ref_mtp(&p->back.run, p->g, p->next, module_of(p, a->k), a->k, is_aligned(p) ? 1 : a->k + 1, p->tok, p->in, a->rows);
+}
+
+static void leave_depths(struct backward_step *p)
+{
+    p->back.run.places = NULL;
+    p->back.run.mask = NULL;
+}
+
+/* The terms of the rows of depth k, which predict tok[i+k+2], and their gradients. Row i learns from row i+k+1 of the target. */
+static void learn(struct backward_step *p, const struct reference_mtp_module *w, const double *g, const int32_t *tok, int rows, int k)
+{
+    const struct loss_terms *terms = &p->loss.terms;
+    const struct dims *c = &p->r->config.dims;
+    size_t plane = p->S * c->d;
+    double mean = 1.0 / (double)p->losses->depth_rows[k], weight = p->loss.depth[k] * mean;
+    double *dg = p->dg + (size_t)k * plane, *handed = p->taken + (size_t)(k + 1) * plane, *dhanded = p->dtaken + (size_t)(k + 1) * plane;
+    struct reference_terms sums = {0}, *means = &p->losses->terms[k];
+    int gradients = p->back.gradients != NULL;
+
+    logits(p, &w->head, g, rows);
+    ref_soft_cross_entropy(&sums, gradients ? p->dz : NULL, p->z, p->target_z + (size_t)(k + 1) * c->V, tok + k + 2, rows, (int)c->V, terms, weight);
+    ref_back_clear(dg, plane);
+    if (gradients)
+        logits_back(p, dg, &w->head, g, rows);
+    ref_back_clear(dhanded, plane);
+    if (terms->features != 0)
+        sums.features = ref_smooth_l1(gradients ? dhanded : NULL, handed, p->taken + (size_t)(k + 1) * c->d, rows, (int)c->d, weight * terms->features);
+
+    means->data += mean * sums.data;
+    means->soft += mean * sums.soft;
+    means->top += mean * sums.top;
+    means->features += mean * sums.features;
+    means->entropy += mean * sums.entropy;
+    p->losses->by_depth[k] = terms->data * means->data + terms->soft * means->soft + terms->top * means->top + terms->features * means->features;
+}
+
 static void depth_forward(struct backward_step *p, const int32_t *tok, int T, int k)
 {
-    const struct reference_mtp_module *w = module_of(p, k);
-    int rows = T - k - 2;
-    size_t plane = p->S * p->r->config.dims.d;
-    double mean = 1.0 / (double)p->losses->depth_rows[k], weight = p->options->mtp_loss_scaling_factor / p->options->depths * mean;
-    double *taken = p->taken + (size_t)k * plane, *dg = p->dg + (size_t)k * plane;
-    ref_mtp(&p->back.run, p->g, taken + plane, w, k, k + 1, tok + k + 1, taken, rows);
-    ref_back_clear(dg, plane);
-    p->losses->by_depth[k] += mean * predict(p, dg, &w->head, p->g, tok + k + 2, rows, weight);
+    struct pass a = pass_of(p, T, k);
+    int rows = a.rows - a.first;
+    size_t d = p->r->config.dims.d, plane = p->S * d;
+    gather(p, &a, tok, T);
+    run_module(p, &a);
+    memcpy(p->taken + (size_t)(k + 1) * plane, p->next + (size_t)a.first * d, (size_t)rows * d * sizeof *p->taken);
+    learn(p, module_of(p, k), p->g + (size_t)a.first * d, tok, rows, k);
 }
 
-/* Expects p->dtaken to be the gradient of what depth k hands to depth k+1, and sets it to that of what depth k takes. In reverse order
- * of the formulas at ref_mtp in model.c:
+/* Adds the gradient of what the depths up to k take to p->dtaken, from that of what depth k hands on. In reverse order of the formulas
+ * at ref_mtp in model.c:
  *     g = RMSNorm_shared_head(y),  y = decoder_layer(x)             dy, dx
  *     x = eh_proj [e ; t]                                           [de ; dt] = transpose(eh_proj) dx
  *     e = RMSNorm_e(Emb(tok)),  t = RMSNorm_h(taken)                dEmb[tok], dtaken */
@@ -70,17 +150,21 @@ static void depth_back(struct backward_step *p, const int32_t *tok, int T, int k
 {
     const struct reference_mtp_module *w = module_of(p, k);
     struct reference_back *b = &p->back;
-    int rows = T - k - 2, D = p->r->config.hidden_size, swapped = ref_convention(&b->run, CONCAT);
-    size_t d = (size_t)D, n = (size_t)rows * d, plane = p->S * d;
-    double eps = p->r->config.rms_norm_eps, *taken = p->taken + (size_t)k * plane, *dg = p->dg + (size_t)k * plane;
-    double *before = ref_convention(&b->run, DRAFT_HIDDEN) ? p->dx : dg; /* the next depth takes y, or g */
+    struct pass a = pass_of(p, T, k);
+    int rows = a.rows, D = p->r->config.hidden_size, swapped = ref_convention(&b->run, CONCAT);
+    size_t d = (size_t)D, n = (size_t)rows * d, first = (size_t)a.first * d, plane = p->S * d;
+    double eps = p->r->config.rms_norm_eps, *dhanded = p->dtaken + (size_t)(k + 1) * plane, *dg = p->dg + (size_t)k * plane;
+    double *before = ref_convention(&b->run, DRAFT_HIDDEN) ? p->dx : p->dout; /* the next depth takes y, or g */
 
-    ref_mtp(&b->run, p->g, p->g, w, k, k + 1, tok + k + 1, taken, rows); /* again, because the depths share b->run */
+    gather(p, &a, tok, T);
+    run_module(p, &a); /* again, because the depths share b->run */
     ref_back_clear(p->dx, n);
-    for (size_t i = 0; i < n; i++)
-        before[i] += p->dtaken[i];
-    ref_back_value(b, "shared_head_norm", -1, rows, D, dg);
-    ref_back_norm_of(b, p->dx, &w->norm, dg, b->run.stream, rows, eps);
+    ref_back_clear(p->dout, n);
+    memcpy(p->dout + first, dg, (n - first) * sizeof *dg);
+    for (size_t i = first; i < n; i++)
+        before[i] += dhanded[i - first];
+    ref_back_value(b, "shared_head_norm", -1, rows, D, p->dout);
+    ref_back_norm_of(b, p->dx, &w->norm, p->dout, b->run.stream, rows, eps);
     ref_linear(&b->run, p->module_x, &w->eh_proj, b->run.concat, rows);
     ref_back_layer(b, p->dx, &w->layer, p->module_x, rows);
     ref_back_value(b, "eh_proj", -1, rows, D, p->dx);
@@ -91,15 +175,19 @@ static void depth_back(struct backward_step *p, const int32_t *tok, int T, int k
     ref_split(swapped ? p->dhnorm : p->denorm, D, swapped ? p->denorm : p->dhnorm, D, p->dconcat, (size_t)rows);
     ref_back_show(b, "hnorm", -1, rows, D, p->dhnorm);
     ref_back_show(b, "enorm", -1, rows, D, p->denorm);
-    ref_back_clear(p->dtaken, plane);
-    ref_back_norm_of(b, p->dtaken, &w->hnorm, p->dhnorm, taken, rows, eps);
-    ref_back_value(b, "taken", -1, rows, D, p->dtaken);
+    ref_back_clear(p->din, n);
+    ref_back_norm_of(b, p->din, &w->hnorm, p->dhnorm, p->in, rows, eps);
+    ref_back_value(b, "taken", -1, rows, D, p->din);
+    const double *din = p->din;
+    for (int m = a.lowest; m <= k && !p->loss.detached; m++)
+        for (size_t i = 0; i < (size_t)(T - m - 2) * d; i++)
+            p->dtaken[(size_t)m * plane + i] += *din++;
     ref_back_clear(p->dx, n);
-    for (int i = 0; i < rows; i++)
-        ref_row(&w->embed, tok[i + k + 1], p->module_x + (size_t)i * d);
+    for (int s = 0; s < rows; s++)
+        ref_row(&w->embed, p->tok[s], p->module_x + (size_t)s * d);
     ref_back_norm_of(b, p->dx, &w->enorm, p->denorm, p->module_x, rows, eps);
     ref_back_value(b, "embed", -1, rows, D, p->dx);
-    ref_back_embed(reference_gradient(b->gradients, w->embed.tensor->name)->data, p->dx, tok + k + 1, rows, D);
+    ref_back_embed(reference_gradient(b->gradients, w->embed.tensor->name)->data, p->dx, p->tok, rows, D);
 }
 
 /* -- a sequence ---------------------------------------------------------------------------------------------------- */
@@ -125,10 +213,16 @@ static void forward(struct backward_step *p, const int32_t *tok, int T)
     memcpy(p->taken, ref_convention(run, MAIN_HIDDEN) ? last : p->hidden, bytes);
 
     double mean = 1.0 / (double)p->losses->rows;
+    logits(p, &p->r->head, p->hidden, S);
+    p->losses->main += mean * ref_cross_entropy(p->dz, p->z, tok + 1, S, c->vocab_size, p->loss.main * mean);
     ref_back_clear(p->dhidden, plane);
-    p->losses->main += mean * predict(p, p->dhidden, &p->r->head, p->hidden, tok + 1, S, mean);
-    for (int k = 0; k < p->options->depths && T - k - 2 > 0; k++)
+    if (p->back.gradients)
+        logits_back(p, p->dhidden, &p->r->head, p->hidden, S);
+    memcpy(p->target_z, p->z, (size_t)S * c->dims.V * sizeof *p->z);
+    ref_back_clear(p->dtaken, plane);
+    for (int k = 0; k < p->loss.depths && T - k - 2 > 0; k++)
         depth_forward(p, tok, T, k);
+    leave_depths(p);
 }
 
 static void backward(struct backward_step *p, const int32_t *tok, int T)
@@ -137,10 +231,10 @@ static void backward(struct backward_step *p, const int32_t *tok, int T)
     struct reference_back *b = &p->back;
     int S = T - 1, L = c->num_hidden_layers;
     size_t plane = p->S * c->dims.d, n = (size_t)S * c->dims.d;
-    int depths = p->options->depths < T - 2 ? p->options->depths : T - 2;
-    ref_back_clear(p->dtaken, plane);
+    int depths = p->loss.depths < T - 2 ? p->loss.depths : T - 2;
     for (int k = depths - 1; k >= 0; k--)
         depth_back(p, tok, T, k);
+    leave_depths(p);
 
     double *before = ref_convention(&b->run, MAIN_HIDDEN) ? p->dx : p->dhidden; /* depth 0 takes the last layer's output, or hidden */
     ref_back_clear(p->dx, n);
@@ -172,13 +266,37 @@ static int count_rows(struct reference_losses *losses, int depths, const struct 
     return S;
 }
 
-static int check(const struct reference *r, const struct reference_loss_options *o, const struct reference_sequence *sequences, int count,
-                 vb_error *err)
+/* Returns the largest number of rows of a pass of the target (S rows) or of a module. */
+static int most_rows(const struct backward_step *p, int S)
+{
+    int R = S;
+    for (int k = 0; k < p->loss.depths && k < S - 1; k++) {
+        struct pass a = pass_of(p, S + 1, k);
+        R = a.rows > R ? a.rows : R;
+    }
+    return R;
+}
+
+/* The loss that the options ask for */
+static struct loss loss_of(const struct reference_loss_options *o)
+{
+    struct loss megatron = {.terms.data = 1, .chain = CHAIN_MODULES, .depths = o->depths, .main = 1};
+    for (int k = 0; k < o->depths && k < VB_MAX_DRAFT; k++)
+        megatron.depth[k] = o->mtp_loss_scaling_factor / o->depths;
+    return o->loss ? *o->loss : megatron;
+}
+
+static int check(const struct reference *r, const struct reference_loss_options *o, const struct loss *loss, const struct reference_sequence *sequences,
+                 int count, vb_error *err)
 {
     static const enum convention no_backward[] = {FIRST_EMBEDDING, FIRST_ROW, MODULE_HIDDEN, GATE, LATENT_CACHE};
     int rc = VB_OK, most = r->config.num_nextn_predict_layers ? VB_MAX_DRAFT : 0;
-    if (o->depths < 0 || o->depths > most)
-        return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP depths, wanted 0 to %d", o->depths, most);
+    if (loss->depths < 0 || loss->depths > most)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP depths, wanted 0 to %d", loss->depths, most);
+    if (loss->terms.top != 0 && (loss->terms.top_tokens < 1 || loss->terms.top_tokens > r->config.vocab_size))
+        return vb_fail(err, VB_BAD_ARGUMENT, "a loss of the top %d tokens, wanted 1 to %d", loss->terms.top_tokens, r->config.vocab_size);
+    if (loss->chain == CHAIN_ALIGNED && o->conventions.value[CHAIN_MODULE])
+        return vb_fail(err, VB_BAD_ARGUMENT, "chain-module=step is not computed with aligned depths, wanted first");
     for (size_t i = 0; i < sizeof no_backward / sizeof *no_backward; i++) {
         const struct convention_row *row = convention_row(no_backward[i]);
         int value = o->conventions.value[no_backward[i]];
@@ -190,10 +308,11 @@ static int check(const struct reference *r, const struct reference_loss_options 
     return rc;
 }
 
-static int allocate(struct backward_step *p, int S, vb_error *err)
+static int allocate(struct backward_step *p, int S, int R, vb_error *err)
 {
     const struct dims *c = &p->r->config.dims;
-    size_t plane = (size_t)S * c->d, logits = (size_t)S * c->V, depths = (size_t)p->options->depths;
+    size_t plane = (size_t)S * c->d, logits = (size_t)S * c->V, depths = (size_t)p->loss.depths, r = (size_t)R, pass = r * c->d;
+    size_t ints = (2 * r * sizeof(int) + sizeof(double) - 1) / sizeof(double), mask = is_aligned(p) ? r * r / sizeof(double) + 1 : 0;
     struct {
         double **at;
         size_t count;
@@ -201,26 +320,34 @@ static int allocate(struct backward_step *p, int S, vb_error *err)
         {&p->x, (c->layers + 1) * plane},
         {&p->hidden, plane},
         {&p->taken, (depths + 1) * plane},
-        {&p->g, plane},
-        {&p->module_x, plane},
+        {&p->dtaken, (depths + 1) * plane},
         {&p->z, logits},
         {&p->dz, logits},
+        {&p->target_z, logits},
         {&p->dhidden, plane},
         {&p->dg, depths * plane},
-        {&p->dtaken, plane},
-        {&p->dx, plane},
-        {&p->denorm, plane},
-        {&p->dhnorm, plane},
-        {&p->dconcat, 2 * plane},
+        {&p->in, pass},
+        {&p->din, pass},
+        {&p->g, pass},
+        {&p->next, pass},
+        {&p->module_x, pass},
+        {&p->dx, pass},
+        {&p->dout, pass},
+        {&p->denorm, pass},
+        {&p->dhnorm, pass},
+        {&p->dconcat, 2 * pass},
     };
     size_t total = 0, parts = sizeof part / sizeof *part;
     for (size_t i = 0; i < parts; i++)
         total += part[i].count;
-    double *next = p->memory = vb_alloc(&p->r->allocator, total, sizeof *next);
+    double *next = p->memory = vb_alloc(&p->r->allocator, total + ints + mask, sizeof *next);
     if (!next)
         return vb_fail(err, VB_NO_MEMORY, "no memory for the values of %d tokens in a training step", S);
     for (size_t i = 0; i < parts; next += part[i++].count)
         *part[i].at = next;
+    p->places = (int *)(void *)next;
+    p->tok = p->places + R;
+    p->mask = (char *)(next + ints);
     p->S = (size_t)S;
     return VB_OK;
 }
@@ -229,30 +356,30 @@ int reference_backward(const struct reference *r, const struct reference_loss_op
                        const struct reference_sequence *sequences, int count, struct reference_losses *losses,
                        struct reference_gradients *g, vb_error *err)
 {
-    struct backward_step p = {.r = r, .options = options, .losses = losses};
+    struct backward_step p = {.r = r, .options = options, .loss = loss_of(options), .losses = losses};
     struct reference_options run = {
         .x_as_is = 1, .perturb = options->perturb, .conventions = options->conventions, .hook_context = options->hook_context};
     *losses = (struct reference_losses){0};
-    int rc = check(r, options, sequences, count, err);
+    int rc = check(r, options, &p.loss, sequences, count, err);
     if (rc)
         return rc;
-    int S = count_rows(losses, options->depths, sequences, count);
+    int S = count_rows(losses, p.loss.depths, sequences, count), R = most_rows(&p, S);
     if (!losses->rows)
         return vb_fail(err, VB_BAD_ARGUMENT, "no sequence of the %d has a token to predict, wanted at least two tokens in one", count);
-    if ((rc = ref_back_open(&p.back, r, &run, g, S, err)))
+    if ((rc = ref_back_open(&p.back, r, &run, g, R, err)))
         return rc;
     p.back.hook = options->gradient_hook;
     p.back.hook_context = options->hook_context;
-    rc = allocate(&p, S, err);
+    rc = allocate(&p, S, R, err);
     for (int i = 0; i < count && !rc; i++) {
         if (sequences[i].count < 2)
             continue;
         p.back.run.options.hook = options->hook;
         forward(&p, sequences[i].tokens, sequences[i].count);
         p.back.run.options.hook = NULL; /* not for values that the backward pass recomputes */
-        losses->total = losses->main;
-        for (int k = 0; k < options->depths; k++)
-            losses->total += options->mtp_loss_scaling_factor / options->depths * losses->by_depth[k];
+        losses->total = p.loss.main * losses->main;
+        for (int k = 0; k < p.loss.depths; k++)
+            losses->total += p.loss.depth[k] * losses->by_depth[k];
         if (!isfinite(losses->total))
             rc = vb_fail(err, VB_NOT_FINITE, "the loss of sequence %d is not finite", i);
         else if (g)

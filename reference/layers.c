@@ -177,7 +177,7 @@ void ref_rope_tables(struct reference_run *run, int first, int S)
     for (int i = 0; i < half; i++) {
         double f = rope_frequency(run, i);
         for (int s = 0; s < S; s++) {
-            double angle = round_angle(run, (first + ref_index(run, s)) * f);
+            double angle = round_angle(run, (first + (run->places ? run->places[s] : ref_index(run, s))) * f);
             run->cosine[(size_t)s * half + i] = round_angle(run, round_angle(run, cos(angle)) * m);
             run->sine[(size_t)s * half + i] = round_angle(run, round_angle(run, sin(angle)) * m);
         }

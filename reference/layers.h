@@ -59,6 +59,10 @@ struct reference_run {
     /* Row s of an MTP module, where s >= from, has index s + first + (s - from) * more, because the module lacks rows before it; other rows
      * have index s. If from is 0, all have index s. Only chain-module=step sets this. */
     struct { int from, first, more; } gap;
+    /* For aligned depths (backward_model.c): the index of each row [S], and whether row s attends to row t <= s [S,S]. NULL: see gap; rows
+     * attend to all rows up to their own */
+    const int *places;
+    const char *mask;
     double *embed, *concat, *taken, *stream; /* [S, D], [S, 2D], [S, D], [S, D]: MTP */
     char *chosen;                       /* [max(E, G)] */
 };
@@ -134,7 +138,7 @@ int ref_index_pairs(const struct reference_run *run); /* whether the indexer's R
 /* Returns whether row s attends to row t, for S rows. */
 static inline int ref_sees(const struct reference_run *run, size_t s, size_t t, int S)
 {
-    return t <= s && (!run->sparse || run->kept[s * (size_t)S + t]);
+    return t <= s && (!run->sparse || run->kept[s * (size_t)S + t]) && (!run->mask || run->mask[s * (size_t)S + t]);
 }
 
 double ref_dot(const double *a, const double *b, int n);

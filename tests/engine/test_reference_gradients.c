@@ -3,91 +3,25 @@
  * repository's root. */
 #include "reference/backward.h"
 #include "reference/weights.h"
+#include "tests/support/autograd.h"
 #include "tests/support/differences.h"
 #include "tests/support/files.h"
 #include "tests/support/golden.h"
 #include "tests/support/references.h"
-#include "tests/support/small_checkpoint.h"
-
-#define SEQUENCES_MAX 4
-
-static int read_sequences(struct reference_sequence out[SEQUENCES_MAX], int32_t *memory, json_t *list)
-{
-    int count = (int)json_array_size(list);
-    assert_true(count <= SEQUENCES_MAX);
-    for (int i = 0; i < count; i++) {
-        out[i] = (struct reference_sequence){memory, read_tokens(json_array_get(list, (size_t)i), memory)};
-        memory += out[i].count;
-    }
-    return count;
-}
+#include "tests/support/small_step.h"
 
 /* -- autograd ------------------------------------------------------------------------------------------------------ */
 
-/* Both sides compute in double. A result has passed through fewer than 10^4 roundings one after the other: sums of at most 192 terms, a
- * dozen of them in each of 4 layers, forward and backward. Each moves it by at most 2^-53 of the terms that are added there, together
- * 1.1e-12. The factor 90 is for sums whose terms are larger than the sum. */
-#define BOUND 1e-10
-
-static void check_number(const char *name, const char *part, const char *what, double have, double want, double size)
-{
-    if (!(fabs(have - want) <= BOUND * size))
-        fail_msg("%s, %s: %s is %.17g, autograd says %.17g", name, part, what, have, want);
-}
-
-static void check_tensor(const char *name, const char *part, const struct reference_gradient *g, json_t *want)
-{
-    char what[300];
-    double squares = 0, size = want ? json_real_value(json_array_get(want, 0)) : 0;
-    for (size_t i = 0; i < (size_t)g->rows * (size_t)g->cols; i++)
-        squares += g->data[i] * g->data[i];
-    snprintf(what, sizeof what, "the norm of the gradient of %s", g->name);
-    check_number(name, part, what, sqrt(squares), size, size);
-    for (size_t i = 1; i < json_array_size(want); i++) {
-        json_t *entry = json_array_get(want, i);
-        size_t place = (size_t)json_integer_value(json_array_get(entry, 0));
-        snprintf(what, sizeof what, "entry %zu of the gradient of %s", place, g->name);
-        check_number(name, part, what, g->data[place], json_real_value(json_array_get(entry, 1)), size);
-    }
-}
-
-/* part: "main", the loss of the target, or "mtp", with its modules. Tensors that the golden does not list have the gradient 0. */
+/* part: "main", the loss of the target, or "mtp", with its modules */
 static void check_part(const char *name, const char *part)
 {
     char file[64];
-    int32_t tokens[128];
-    struct reference_sequence list[SEQUENCES_MAX];
-    struct reference_losses losses;
-    struct reference_gradients g;
-    vb_error err = {0};
     snprintf(file, sizeof file, "%s.gradients", name);
-    json_t *golden = golden_json(file), *want = json_object_get(golden, part), *tensors = json_object_get(want, "tensors");
-    json_t *want_losses = json_object_get(want, "losses");
-    struct reference *r = open_tiny_reference(name);
-    int count = read_sequences(list, tokens, json_object_get(golden, "sequences")), depths = (int)json_array_size(want_losses) - 1;
+    json_t *golden = golden_json(file);
     struct reference_loss_options options = {
-        .depths = depths,
+        .depths = (int)json_array_size(json_object_get(json_object_get(golden, part), "losses")) - 1,
         .mtp_loss_scaling_factor = json_real_value(json_object_get(golden, "mtp_loss_scaling_factor"))};
-
-    if (reference_gradients_open(&g, r, &err) || reference_backward(r, &options, list, count, &losses, &g, &err))
-        fail_msg("%s: %s", name, err.message);
-    double total = json_real_value(json_object_get(want, "total"));
-    check_number(name, part, "the loss", losses.total, total, total);
-    for (int k = -1; k < depths; k++) {
-        char what[64];
-        snprintf(what, sizeof what, k < 0 ? "the main loss" : "the loss of depth %d", k);
-        check_number(name, part, what, k < 0 ? losses.main : losses.by_depth[k],
-                     json_real_value(json_array_get(want_losses, (size_t)(k + 1))), total);
-    }
-    size_t listed = 0;
-    for (size_t i = 0; i < g.count; i++) {
-        listed += json_object_get(tensors, g.of[i].name) != NULL;
-        check_tensor(name, part, &g.of[i], json_object_get(tensors, g.of[i].name));
-    }
-    if (listed != json_object_size(tensors))
-        fail_msg("%s, %s: autograd has gradients of %zu tensors, of which %zu have one here", name, part, json_object_size(tensors), listed);
-    reference_gradients_close(&g);
-    reference_close(r);
+    check_autograd(name, part, golden, &options);
     json_decref(golden);
 }
 
@@ -106,63 +40,6 @@ TEST(gradients_of_megatrons_loss_with_mtp_modules_are_those_of_autograd)
 }
 
 /* -- finite differences --------------------------------------------------------------------------------------------- */
-
-static const int32_t text[] = {5, 3, 7, 1, 0, 9, 5, 11, 4, 4, 6, 8, 1, 2};
-static const struct reference_sequence sequences[] = {{text, 8}, {text + 8, 3}, {text + 11, 2}, {text + 13, 1}};
-
-/* A small checkpoint whose weights can be changed. */
-struct small {
-    char dir[64];
-    struct reference *r;
-    struct reference_loss_options options;
-    const struct reference_sequence *list; /* the training step */
-    int count;
-    double error;  /* of a loss, by rounding */
-    float *weights; /* the tensor that the test changes, and the same numbers as doubles */
-    double *x;
-    size_t n;
-};
-
-static void small_open(struct small *m, const struct small_checkpoint *c)
-{
-    *m = (struct small){.options = {.mtp_loss_scaling_factor = 0.3}, .list = sequences, .count = COUNT(sequences)};
-    vb_error err = {0};
-    small_checkpoint(m->dir, c);
-    if (reference_open(&m->r, m->dir, NULL, &err))
-        fail_msg("%s: %s", c->name, err.message);
-    for (size_t i = 0; i < checkpoint_count(m->r->checkpoint); i++) {
-        struct tensor *t = (struct tensor *)checkpoint_at(m->r->checkpoint, i); /* the file is mapped read-only */
-        void *copy = malloc(t->bytes);
-        assert_non_null(copy);
-        t->data = memcpy(copy, t->data, t->bytes);
-    }
-}
-
-static void small_close(struct small *m)
-{
-    for (size_t i = 0; i < checkpoint_count(m->r->checkpoint); i++)
-        free((void *)checkpoint_at(m->r->checkpoint, i)->data);
-    reference_close(m->r);
-    remove_dir(m->dir);
-}
-
-static struct reference_losses losses_of(const struct small *m, struct reference_gradients *g)
-{
-    struct reference_losses losses;
-    vb_error err = {0};
-    if (reference_backward(m->r, &m->options, m->list, m->count, &losses, g, &err))
-        fail_msg("%s", err.message);
-    return losses;
-}
-
-static double moved_loss(void *context, double *size)
-{
-    const struct small *m = context;
-    for (size_t i = 0; i < m->n; i++)
-        m->weights[i] = (float)m->x[i];
-    *size = m->error * 0x1p53;
-    return losses_of(m, NULL).total;
-}
 
 /* -log softmax(z)[token], in other words than ref_cross_entropy's */
 static double nats(const double *z, int32_t token)
@@ -197,17 +74,6 @@ static double loss_by_logits(const struct small *m, uint64_t perturb)
     return sums[0] / (double)rows[0] + m->options.mtp_loss_scaling_factor * mean;
 }
 
-/* Bounds the rounding error of a loss. A perturbed run changes every value by up to 2^-24, and here a value is a sum of at most 16 terms
- * (2 d, in eh_proj) and some more steps, so that its error is at most 24 * 2^-53. As `diff` does, takes 8 times what 8 perturbed runs
- * show, because the errors of such a run may cancel. */
-static double rounding_error(const struct small *m, double loss)
-{
-    double most = 0;
-    for (uint64_t seed = 1; seed <= 8; seed++)
-        most = fmax(most, fabs(loss_by_logits(m, seed) - loss));
-    return 8 * most * 0x1p24 * 24 * 0x1p-53;
-}
-
 static void check_model(const struct small_checkpoint *c, const char *conventions, int depths)
 {
     struct small m;
@@ -217,23 +83,11 @@ static void check_model(const struct small_checkpoint *c, const char *convention
     m.options.depths = depths;
     if (conventions_parse(&m.options.conventions, conventions, &err) || reference_gradients_open(&g, m.r, &err))
         fail_msg("%s: %s", c->name, err.message);
-    double loss = losses_of(&m, &g).total, want = loss_by_logits(&m, 0);
-    m.error = rounding_error(&m, want);
+    double loss = small_losses(&m, &g).total, want = loss_by_logits(&m, 0);
+    m.error = small_rounding_error(&m, loss_by_logits, want);
     if (!(fabs(loss - want) <= 2 * m.error))
         fail_msg("%s: the loss is %.17g, and %.17g by the logits, bound %.2g", c->name, loss, want, 2 * m.error);
-    for (size_t i = 0; i < g.count; i++) {
-        char name[300];
-        snprintf(name, sizeof name, "%s, %s", c->name, g.of[i].name);
-        m.n = (size_t)g.of[i].rows * (size_t)g.of[i].cols;
-        m.weights = (float *)checkpoint_find(m.r->checkpoint, g.of[i].name)->data;
-        m.x = doubles(m.n);
-        for (size_t j = 0; j < m.n; j++)
-            m.x[j] = m.weights[j];
-        check_differences(&(struct differences){name, moved_loss, &m, 1}, m.x, g.of[i].data, m.n, 0);
-        for (size_t j = 0; j < m.n; j++)
-            m.weights[j] = (float)m.x[j];
-        free(m.x);
-    }
+    small_check_tensors(&m, &g, "", c->name);
     reference_gradients_close(&g);
     small_close(&m);
 }
@@ -311,10 +165,10 @@ static double loss_with_moved_value(void *context, double *size)
     struct values *all = context;
     all->seen = 0;
     *size = all->m.error * 0x1p53;
-    return losses_of(&all->m, NULL).total;
+    return small_losses(&all->m, NULL).total;
 }
 
-static void check_values(const struct small_checkpoint *c, const char *conventions)
+static void check_values(const struct small_checkpoint *c, const char *conventions, const struct loss *loss)
 {
     static struct values all;
     struct reference_gradients g;
@@ -324,15 +178,16 @@ static void check_values(const struct small_checkpoint *c, const char *conventio
     small_open(m, c);
     m->count = 1;
     m->options.depths = c->modules;
+    m->options.loss = loss;
     m->options.hook = move_value;
     m->options.gradient_hook = keep_gradient;
     m->options.hook_context = &all;
     if (conventions_parse(&m->options.conventions, conventions, &err) || reference_gradients_open(&g, m->r, &err))
         fail_msg("%s: %s", c->name, err.message);
-    double loss = losses_of(m, &g).total;
+    double total = small_losses(m, &g).total;
     if (all.owed != (long)all.count)
         fail_msg("%s: %zu gradients of %ld values", c->name, all.count, all.owed);
-    m->error = rounding_error(m, loss);
+    m->error = small_rounding_error(m, loss ? small_perturbed : loss_by_logits, total);
     for (size_t i = 0; i < all.count; i++) {
         char name[128];
         all.moved = &all.list[i];
@@ -353,8 +208,14 @@ static void check_values(const struct small_checkpoint *c, const char *conventio
 TEST(gradients_of_values_are_those_of_differences)
 {
     for (const struct small_checkpoint *c = small_checkpoints; c->name; c++)
-        check_values(c, NULL);
-    check_values(&small_checkpoints[0], "main-hidden=pre-norm,draft-hidden=pre-norm,concat=hidden-embedding");
+        check_values(c, NULL, NULL);
+    check_values(&small_checkpoints[0], "main-hidden=pre-norm,draft-hidden=pre-norm,concat=hidden-embedding", NULL);
+    struct loss aligned;
+    vb_error err = {0};
+    assert_int_equal(loss_named(&aligned, "eagle3", 2, -1, &err), VB_OK);
+    aligned.terms = (struct loss_terms){.data = 1}; /* what rows learn from the target is constant, which differences don't know */
+    aligned.main = 1;
+    check_values(&small_checkpoints[0], NULL, &aligned);
 }
 
 /* -- perturbed runs -------------------------------------------------------------------------------------------------- */
@@ -369,10 +230,10 @@ TEST(perturbed_gradients_move_as_rounding_to_f32_would_move_them)
     m.options.depths = 2;
     if (reference_gradients_open(&exact, m.r, &err) || reference_gradients_open(&moved, m.r, &err) || reference_gradients_open(&again, m.r, &err))
         fail_msg("%s", err.message);
-    losses_of(&m, &exact);
+    small_losses(&m, &exact);
     m.options.perturb = 7;
-    losses_of(&m, &moved);
-    losses_of(&m, &again);
+    small_losses(&m, &moved);
+    small_losses(&m, &again);
     for (size_t i = 0; i < exact.count; i++) {
         size_t n = (size_t)exact.of[i].rows * (size_t)exact.of[i].cols;
         double norm = 0, far = 0;
@@ -406,21 +267,21 @@ static void check_refusal(const struct reference *r, const struct reference_loss
 TEST(wrong_steps_are_refused_in_one_sentence)
 {
     static const int32_t outside[] = {1, SMALL_V};
-    const struct reference_sequence one_token = {text, 1}, wrong = {outside, 2};
+    const struct reference_sequence one_token = {small_text, 1}, wrong = {outside, 2};
     struct reference_loss_options options = {.depths = 1};
     struct small with, without;
     small_open(&with, &small_checkpoints[0]);
     small_open(&without, &small_checkpoints[2]);
-    check_refusal(without.r, &options, sequences, 1, VB_BAD_ARGUMENT, "1 MTP depths, wanted 0 to 0");
+    check_refusal(without.r, &options, small_sequences, 1, VB_BAD_ARGUMENT, "1 MTP depths, wanted 0 to 0");
     check_refusal(with.r, &options, &one_token, 1, VB_BAD_ARGUMENT,
                   "no sequence of the 1 has a token to predict, wanted at least two tokens in one");
     check_refusal(with.r, &options, &wrong, 1, VB_BAD_ARGUMENT, "token 1 is 12, the vocabulary has 12");
     options.conventions.value[FIRST_ROW] = 1;
-    check_refusal(with.r, &options, sequences, 1, VB_BAD_ARGUMENT, "first-row=phantom has no backward pass, wanted none");
+    check_refusal(with.r, &options, small_sequences, 1, VB_BAD_ARGUMENT, "first-row=phantom has no backward pass, wanted none");
     options.conventions.value[FIRST_ROW] = 0;
     float *norm = (float *)checkpoint_find(with.r->checkpoint, "model.norm.weight")->data;
     norm[3] = NAN;
-    check_refusal(with.r, &options, sequences, 2, VB_NOT_FINITE, "the loss of sequence 0 is not finite");
+    check_refusal(with.r, &options, small_sequences, 2, VB_NOT_FINITE, "the loss of sequence 0 is not finite");
     small_close(&with);
     small_close(&without);
 }
@@ -447,10 +308,12 @@ TEST(every_failed_allocation_is_an_error_and_nothing_leaks)
 {
     struct counted counted = {.fail = -1};
     const vb_allocator allocator = {counted_alloc, counted_free, &counted};
-    struct reference_loss_options options = {.depths = 1, .mtp_loss_scaling_factor = 0.1};
+    struct loss loss;
+    struct reference_loss_options options = {.loss = &loss};
     char dir[64];
     struct reference *r;
     vb_error err = {0};
+    assert_int_equal(loss_named(&loss, "hass", 2, -1, &err), VB_OK);
     small_checkpoint(dir, &small_checkpoints[0]);
     if (reference_open(&r, dir, &allocator, &err))
         fail_msg("%s", err.message);
@@ -461,7 +324,7 @@ TEST(every_failed_allocation_is_an_error_and_nothing_leaks)
         counted.fail = counted.requests + n;
         rc = reference_gradients_open(&g, r, &err);
         if (!rc)
-            rc = reference_backward(r, &options, sequences, 1, &losses, &g, &err);
+            rc = reference_backward(r, &options, small_sequences, 1, &losses, &g, &err);
         reference_gradients_close(&g);
         assert_int_equal(counted.alive, alive);
         if (rc && rc != VB_NO_MEMORY)
