@@ -1,6 +1,7 @@
-/* ops/backward/attention.c -- two parallel regions. The first computes dq, some queries of one head at a time, and keeps the four numbers that
+/* ops/backward/attention.c -- two parallel regions, and a third for aligned depths. The first computes dq, some queries of one head at a time, and keeps the four numbers that
  * a probability depends on beside its score. The second computes the gradients of some tokens' keys and values. It computes scores and
- * probabilities again, because all of them may not fit into memory. */
+ * probabilities again, because all of them may not fit into memory. Those of the chain's rows, which only one query sees, are kept by the
+ * first region for a third. */
 #include "ops/backward/attention.h"
 
 #include <math.h>
@@ -14,9 +15,10 @@
 struct attention_back {
     const struct op_ctx *cx;
     const struct back_attention *a;
-    size_t T, blocks, key, packed_key, packed_value; /* key: n + r */
+    size_t T, most, blocks, key, packed_key, packed_value; /* most: tokens that a query sees, T + depth; key: n + r */
     float *keys;         /* [H,T,key] */
     float *m, *e, *L, *D; /* m, e [H,blocks,T]; L, D [H,T], where D is dot(P, dP) */
+    float *chain_P, *chain_g; /* [H,T,depth] */
     float *memory;       /* [threads, pitch] */
     size_t pitch;
 };
@@ -47,7 +49,7 @@ static void copy_keys(void *arg, size_t first, size_t count)
 static void back_query(const struct attention_back *p, size_t h, size_t s, float *score, float *dp)
 {
     const struct kernels *k = p->cx->k;
-    size_t n = s + 1;
+    size_t n = s + 1 + p->a->depth;
     float *m = p->m + h * p->blocks * p->T + s, *e = p->e + h * p->blocks * p->T + s, M = 0.0f, L = 0.0f;
     k->scale(score, p->a->scale, n);
     for (size_t t = 0, b = 0; t < n; t += BLOCK, b++) {
@@ -68,6 +70,39 @@ static void back_query(const struct attention_back *p, size_t h, size_t s, float
     p->D[h * p->T + s] = D;
 }
 
+/* keys [depth, key]: those of head h that only query s sees */
+static void chain_keys(const struct attention_back *p, float *keys, size_t h, size_t s)
+{
+    const struct back_attention *a = p->a;
+    for (size_t m = 0; m < a->depth; m++, keys += p->key) {
+        memcpy(keys, a->chain[m].kv + (s * a->heads + h) * (a->nope + a->value), a->nope * sizeof *keys);
+        memcpy(keys + a->nope, a->chain[m].k_rope + s * a->rope, a->rope * sizeof *keys);
+    }
+}
+
+/* The dots of query s with the rows of its chain */
+static void dot_chain(const struct attention_back *p, float *score, float *dp, float *keys, size_t h, size_t s)
+{
+    const struct back_attention *a = p->a;
+    size_t at = s * a->heads + h;
+    chain_keys(p, keys, h, s);
+    for (size_t m = 0; m < a->depth; m++) {
+        score[m] = p->cx->k->dot(a->q + at * p->key, keys + m * p->key, p->key);
+        dp[m] = p->cx->k->dot(a->dy + at * a->value, a->chain[m].kv + at * (a->nope + a->value) + a->nope, a->value);
+    }
+}
+
+/* Continues dq of query s, and keeps P and g of its chain. */
+static void back_chain_query(const struct attention_back *p, float *dq, const float *score, const float *dp, float *keys, size_t h, size_t s, void *scratch)
+{
+    size_t depth = p->a->depth, at = (h * p->T + s) * depth;
+    struct weight_view w = rows_of(keys, depth, p->key, p->key);
+    chain_keys(p, keys, h, s);
+    p->cx->k->fma_rows_onto[WEIGHT_F32](dq, p->key, &w, 0, p->key, dp, depth, 1, scratch);
+    memcpy(p->chain_P + at, score, depth * sizeof *score);
+    memcpy(p->chain_g + at, dp, depth * sizeof *dp);
+}
+
 static void back_queries(void *arg, size_t task, int thread)
 {
     const struct attention_back *p = arg;
@@ -75,7 +110,8 @@ static void back_queries(void *arg, size_t task, int thread)
     const struct kernels *k = p->cx->k;
     size_t H = a->heads, V = a->value, tiles = (p->T + QUERIES - 1) / QUERIES, h = task / tiles;
     size_t first = (tiles - 1 - task % tiles) * QUERIES, count = at_most(p->T - first, QUERIES); /* the longest first */
-    float *score = p->memory + (size_t)thread * p->pitch, *dp = score + QUERIES * p->T, *x = dp + QUERIES * p->T, *dy = x + QUERIES * p->packed_key;
+    float *score = p->memory + (size_t)thread * p->pitch, *dp = score + QUERIES * p->most, *x = dp + QUERIES * p->most;
+    float *dy = x + QUERIES * p->packed_key, *own = dy + QUERIES * p->packed_value; /* own: keys of a chain */
     float *dq = a->dq + (first * H + h) * p->key;
     void *scratch = op_kernel_scratch(p->cx, thread);
     struct weight_view keys = rows_of(p->keys + h * p->T * p->key, first + count, p->key, p->key);
@@ -84,15 +120,21 @@ static void back_queries(void *arg, size_t task, int thread)
         k->pack(x + i * p->packed_key, a->q + ((first + i) * H + h) * p->key, p->key);
         k->pack(dy + i * p->packed_value, a->dy + ((first + i) * H + h) * V, V);
     }
-    k->matmul[WEIGHT_F32](score, p->T, &keys, 0, keys.rows, x, p->packed_key, count, scratch);
-    k->matmul[WEIGHT_F32](dp, p->T, &values, 0, values.rows, dy, p->packed_value, count, scratch);
-    for (size_t i = 0; i < count; i++)
-        back_query(p, h, first + i, score + i * p->T, dp + i * p->T);
+    k->matmul[WEIGHT_F32](score, p->most, &keys, 0, keys.rows, x, p->packed_key, count, scratch);
+    k->matmul[WEIGHT_F32](dp, p->most, &values, 0, values.rows, dy, p->packed_value, count, scratch);
+    for (size_t i = 0; i < count; i++) {
+        dot_chain(p, score + i * p->most + first + i + 1, dp + i * p->most + first + i + 1, own, h, first + i);
+        back_query(p, h, first + i, score + i * p->most, dp + i * p->most);
+    }
     keys.rows = first + 1; /* the tokens that all these queries see; then those after them that query i sees */
-    k->fma_rows[WEIGHT_F32](dq, H * p->key, &keys, 0, p->key, dp, p->T, count, scratch);
+    k->fma_rows[WEIGHT_F32](dq, H * p->key, &keys, 0, p->key, dp, p->most, count, scratch);
     for (size_t i = 1; i < count; i++) {
         struct weight_view more = rows_of(p->keys + (h * p->T + first + 1) * p->key, i, p->key, p->key);
-        k->fma_rows_onto[WEIGHT_F32](dq + i * H * p->key, H * p->key, &more, 0, p->key, dp + i * p->T + first + 1, p->T, 1, scratch);
+        k->fma_rows_onto[WEIGHT_F32](dq + i * H * p->key, H * p->key, &more, 0, p->key, dp + i * p->most + first + 1, p->most, 1, scratch);
+    }
+    for (size_t i = 0; i < count && a->depth; i++) {
+        size_t chain = i * p->most + first + i + 1;
+        back_chain_query(p, dq + i * H * p->key, score + chain, dp + chain, own, h, first + i, scratch);
     }
 }
 
@@ -153,8 +195,10 @@ static void back_tokens(void *arg, size_t task, int thread)
     size_t H = a->heads, N = a->nope, V = a->value, R = a->rope, t = task * TOKENS, tokens = at_most(p->T - t, TOKENS);
     float *score = p->memory + (size_t)thread * p->pitch, *dp = score + TOKENS * AT_ONCE, *all = dp + TOKENS * AT_ONCE, *x = all + TOKENS * AT_ONCE * H;
     void *scratch = op_kernel_scratch(p->cx, thread);
-    memset(a->dkv + t * H * (N + V), 0, tokens * H * (N + V) * sizeof *a->dkv);
-    memset(a->dk_rope + t * R, 0, tokens * R * sizeof *a->dk_rope);
+    if (!a->continued) {
+        memset(a->dkv + t * H * (N + V), 0, tokens * H * (N + V) * sizeof *a->dkv);
+        memset(a->dk_rope + t * R, 0, tokens * R * sizeof *a->dk_rope);
+    }
     for (size_t s = t; s < p->T; s += AT_ONCE) {
         size_t queries = at_most(p->T - s, AT_ONCE);
         for (size_t h = 0; h < H; h++) {
@@ -170,14 +214,37 @@ static void back_tokens(void *arg, size_t task, int thread)
     }
 }
 
-/* ---- both ---- */
+/* ---- dkv and dk_rope of chains ---- */
+
+static void back_chains(void *arg, size_t first, size_t count)
+{
+    const struct attention_back *p = arg;
+    const struct back_attention *a = p->a;
+    size_t H = a->heads, N = a->nope, V = a->value, R = a->rope;
+    for (size_t s = first; s < first + count; s++)
+        for (size_t m = 0; m < a->depth; m++)
+            for (size_t h = 0; h < H; h++) {
+                float g = p->chain_g[(h * p->T + s) * a->depth + m], P = p->chain_P[(h * p->T + s) * a->depth + m];
+                const float *q = a->q + (s * H + h) * p->key, *dy = a->dy + (s * H + h) * V;
+                float *dkv = a->chain[m].dkv + (s * H + h) * (N + V), *dk_rope = a->chain[m].dk_rope + s * R;
+                for (size_t i = 0; i < N; i++)
+                    dkv[i] = fmaf(g, q[i], dkv[i]);
+                for (size_t i = 0; i < V; i++)
+                    dkv[N + i] = fmaf(P, dy[i], dkv[N + i]);
+                for (size_t i = 0; i < R; i++)
+                    dk_rope[i] = fmaf(g, q[N + i], dk_rope[i]);
+            }
+}
+
+/* ---- together ---- */
 
 static struct attention_back sizes_of(const struct back_attention *a, size_t T)
 {
-    struct attention_back p = {.a = a, .T = T, .blocks = (T + BLOCK - 1) / BLOCK, .key = a->nope + a->rope};
+    size_t most = T + a->depth;
+    struct attention_back p = {.a = a, .T = T, .most = most, .blocks = (most + BLOCK - 1) / BLOCK, .key = a->nope + a->rope};
     p.packed_key = packed_length(p.key);
     p.packed_value = packed_length(a->value);
-    size_t queries = QUERIES * (2 * T + p.packed_key + p.packed_value);
+    size_t queries = QUERIES * (2 * most + p.packed_key + p.packed_value) + a->depth * p.key;
     size_t wider = p.packed_key > p.packed_value ? p.packed_key : p.packed_value, tokens = TOKENS * (AT_ONCE * (2 + a->heads) + wider);
     p.pitch = ((queries > tokens ? queries : tokens) + 15) / 16 * 16;
     return p;
@@ -187,7 +254,7 @@ size_t op_back_attention_scratch(const struct back_attention *a, size_t T, int t
 {
     struct attention_back p = sizes_of(a, T);
     return op_scratch_bytes(a->heads * T * p.key) + 2 * op_scratch_bytes(a->heads * p.blocks * T) + 2 * op_scratch_bytes(a->heads * T) +
-           op_scratch_bytes((size_t)threads * p.pitch);
+           2 * op_scratch_bytes(a->heads * T * a->depth) + op_scratch_bytes((size_t)threads * p.pitch);
 }
 
 void op_back_attention(struct op_ctx *cx, const struct back_attention *a, size_t T)
@@ -201,9 +268,13 @@ void op_back_attention(struct op_ctx *cx, const struct back_attention *a, size_t
     p.e = op_take(cx, H * p.blocks * T);
     p.L = op_take(cx, H * T);
     p.D = op_take(cx, H * T);
+    p.chain_P = op_take(cx, H * T * a->depth);
+    p.chain_g = op_take(cx, H * T * a->depth);
     p.memory = op_take(cx, (size_t)cx->threads * p.pitch);
     op_each_row(cx, T, (double)(H * p.key), copy_keys, &p);
     op_parallel(cx, H * ((T + QUERIES - 1) / QUERIES), 1.5 * pairs * width, back_queries, &p);
     op_parallel(cx, (T + TOKENS - 1) / TOKENS, 2.0 * pairs * width, back_tokens, &p);
+    if (a->depth)
+        op_each_row(cx, T, 2.0 * (double)(a->depth * H) * width, back_chains, &p);
     op_give(cx, mark);
 }

@@ -1,4 +1,4 @@
-/* tests/ops/checkops_backward_attention.c -- the gradients of attention: the bits of plain C code in the order of the header, for every table
+/* tests/ops/checkops_backward_attention.c -- the gradients of attention, and of that of aligned depths: the bits of plain C code in the order of the header, for every table
  * and 1 to 3 threads; and the reference's formulas in double, within a bound. A call takes a whole sequence, so there are no cuts. */
 #include "tests/ops/checkops_backward.h"
 
@@ -7,15 +7,28 @@
 
 #define LONGEST 300
 
+/* Token t that query s sees: its rows of kv, k_rope, dkv and dk_rope */
+static struct back_chain token(const struct back_attention *a, size_t s, size_t t)
+{
+    struct back_chain x = {a->kv, a->k_rope, a->dkv, a->dk_rope};
+    size_t kv = a->heads * (a->nope + a->value);
+    if (t > s) {
+        x = a->chain[t - s - 1];
+        t = s;
+    }
+    return (struct back_chain){x.kv + t * kv, x.k_rope + t * a->rope, x.dkv + t * kv, x.dk_rope + t * a->rope};
+}
+
 /* The gradients of P and of dot(q, k) that plain code has computed: [LONGEST] */
 static void plain_query(const struct back_attention *a, size_t s, size_t h, float *P, float *g)
 {
-    size_t H = a->heads, K = a->nope + a->rope, V = a->value, n = s + 1;
+    size_t H = a->heads, K = a->nope + a->rope, V = a->value, n = s + 1 + a->depth;
     float m[4], e[4], M = -INFINITY, L = 0.0f, dP[LONGEST], key[256];
     for (size_t t = 0; t < n; t++) {
-        const float *kv = a->kv + (t * H + h) * (a->nope + V);
+        struct back_chain x = token(a, s, t);
+        const float *kv = x.kv + h * (a->nope + V);
         memcpy(key, kv, a->nope * sizeof *key);
-        memcpy(key + a->nope, a->k_rope + t * a->rope, a->rope * sizeof *key);
+        memcpy(key + a->nope, x.k_rope, a->rope * sizeof *key);
         P[t] = contract_dot(a->q + (s * H + h) * K, key, K) * a->scale;
         dP[t] = contract_dot(a->dy + (s * H + h) * V, kv + a->nope, V);
     }
@@ -40,24 +53,27 @@ static void plain_attention(const struct back_attention *a, size_t T)
     size_t H = a->heads, N = a->nope, R = a->rope, K = N + R, V = a->value;
     float P[LONGEST], g[LONGEST];
     memset(a->dq, 0, T * H * K * sizeof *a->dq);
-    memset(a->dkv, 0, T * H * (N + V) * sizeof *a->dkv);
-    memset(a->dk_rope, 0, T * R * sizeof *a->dk_rope);
+    if (!a->continued) {
+        memset(a->dkv, 0, T * H * (N + V) * sizeof *a->dkv);
+        memset(a->dk_rope, 0, T * R * sizeof *a->dk_rope);
+    }
     for (size_t s = 0; s < T; s++)
         for (size_t h = 0; h < H; h++) {
             const float *q = a->q + (s * H + h) * K, *dy = a->dy + (s * H + h) * V;
             float *dq = a->dq + (s * H + h) * K;
             plain_query(a, s, h, P, g);
-            for (size_t t = 0; t <= s; t++) {
-                const float *kv = a->kv + (t * H + h) * (N + V);
-                float *dkv = a->dkv + (t * H + h) * (N + V);
+            for (size_t t = 0; t <= s + a->depth; t++) {
+                struct back_chain x = token(a, s, t);
+                const float *kv = x.kv + h * (N + V);
+                float *dkv = x.dkv + h * (N + V);
                 for (size_t i = 0; i < K; i++)
-                    dq[i] = fmaf(g[t], i < N ? kv[i] : a->k_rope[t * R + i - N], dq[i]);
+                    dq[i] = fmaf(g[t], i < N ? kv[i] : x.k_rope[i - N], dq[i]);
                 for (size_t i = 0; i < N; i++)
                     dkv[i] = fmaf(g[t], q[i], dkv[i]);
                 for (size_t i = 0; i < V; i++)
                     dkv[N + i] = fmaf(P[t], dy[i], dkv[N + i]);
                 for (size_t i = 0; i < R; i++)
-                    a->dk_rope[t * R + i] = fmaf(g[t], q[N + i], a->dk_rope[t * R + i]);
+                    x.dk_rope[i] = fmaf(g[t], q[N + i], x.dk_rope[i]);
             }
         }
 }
@@ -141,7 +157,8 @@ static void add_errors(const struct back_attention *a, const struct truth *o, si
         }
 }
 
-static void check_truth(const struct back_attention *a, size_t T)
+/* The truth of a sequence without a chain */
+static struct truth truth_of(const struct back_attention *a, size_t T)
 {
     size_t H = a->heads, N = a->nope, R = a->rope, V = a->value, K = N + R;
     struct dims dims = {.H = H, .n = N, .r = R, .v = V};
@@ -169,8 +186,23 @@ static void check_truth(const struct back_attention *a, size_t T)
         ref_back_scores_of_head(&o.d, o.ds, &o.x, (double)a->scale, (int)h, (int)T, &dims);
         add_errors(a, &o, h, T);
     }
-    for (size_t i = 0; i < T * H * K; i++)
-        check_within(a->dq[i], i % K < N ? o.d.q_nope[i / K * N + i % K] : o.d.q_rope[i / K * R + i % K - N], o.dq_error[i] + 0x1p-120, i / K, i % K);
+    return o;
+}
+
+static void check_q(const struct back_attention *a, const float *dq, const struct truth *o, size_t s, size_t at)
+{
+    size_t H = a->heads, N = a->nope, R = a->rope, K = N + R;
+    for (size_t i = 0; i < H * K; i++)
+        check_within(dq[i], i % K < N ? o->d.q_nope[at * H * N + i / K * N + i % K] : o->d.q_rope[at * H * R + i / K * R + i % K - N],
+                     o->dq_error[at * H * K + i] + 0x1p-120, s * H + i / K, i % K);
+}
+
+static void check_truth(const struct back_attention *a, size_t T)
+{
+    size_t H = a->heads, N = a->nope, R = a->rope, V = a->value;
+    struct truth o = truth_of(a, T);
+    for (size_t s = 0; s < T; s++)
+        check_q(a, a->dq + s * H * (N + R), &o, s, s);
     for (size_t i = 0; i < T * H * (N + V); i++)
         check_within(a->dkv[i], i % (N + V) < N ? o.d.k_nope[i / (N + V) * N + i % (N + V)] : o.d.v[i / (N + V) * V + i % (N + V) - N],
                      o.dkv_error[i] + 0x1p-120, i / (N + V), i % (N + V));
@@ -183,7 +215,7 @@ static void check_attention(size_t T, size_t H, size_t N, size_t R, size_t V, ui
     size_t K = N + R;
     struct back_attention a = {H, N, R, V, 2.0f / sqrtf((float)K), random_floats(T * H * K, seed), random_floats(T * H * (N + V), seed),
                                random_floats(T * R, seed), random_floats(T * H * V, seed), guarded_floats(T * H * K), guarded_floats(T * H * (N + V)),
-                               guarded_floats(T * R)};
+                               guarded_floats(T * R), 0, 0, NULL};
     CASE("attention of %zu tokens, %zu heads, %zu + %zu, %zu", T, H, N, R, V);
     plain_attention(&a, T);
     check_truth(&a, T);
@@ -218,10 +250,138 @@ TEST(gradients_of_attention_are_those_of_their_header_bit_for_bit)
     check_attention(1, 2, 4, 2, 4, &seed);
 }
 
+/* -- aligned depths --------------------------------------------------------------------------------------------------- */
+
+#define DEEPEST 3
+
+/* What query s sees is a sequence of its own, s + 1 + depth tokens whose last query is s: the gradients of the query, and the sums of those of its
+ * keys and values, are those of such sequences, in which the other queries have no gradient. */
+static void check_chain_truth(const struct back_attention *a, const float *dkv0, const float *dk_rope0, size_t T)
+{
+    size_t H = a->heads, N = a->nope, R = a->rope, V = a->value, K = N + R, kv = H * (N + V);
+    double *dkv = doubles_of(dkv0, T * kv), *dk_rope = doubles_of(dk_rope0, T * R), *dkv_error = magnitudes_of(dkv0, T * kv);
+    double *dk_rope_error = magnitudes_of(dk_rope0, T * R), more = rounding_gamma((double)((T + a->depth) * H));
+    for (size_t i = 0; i < T * kv; i++)
+        dkv_error[i] *= more; /* one fma for each query, and each head */
+    for (size_t i = 0; i < T * R; i++)
+        dk_rope_error[i] *= more;
+    for (size_t s = 0; s < T; s++) {
+        size_t mark = guard_count, n = s + 1 + a->depth;
+        float *q = guarded_floats(n * H * K), *kvs = guarded_floats(n * kv), *k_rope = guarded_floats(n * R), *dy = guarded_floats(n * H * V);
+        memset(q, 0, n * H * K * sizeof *q);
+        memset(dy, 0, n * H * V * sizeof *dy);
+        memcpy(q + (n - 1) * H * K, a->q + s * H * K, H * K * sizeof *q);
+        memcpy(dy + (n - 1) * H * V, a->dy + s * H * V, H * V * sizeof *dy);
+        for (size_t t = 0; t < n; t++) {
+            memcpy(kvs + t * kv, token(a, s, t).kv, kv * sizeof *kvs);
+            memcpy(k_rope + t * R, token(a, s, t).k_rope, R * sizeof *k_rope);
+        }
+        struct back_attention alone = {H, N, R, V, a->scale, q, kvs, k_rope, dy, NULL, NULL, NULL, 0, 0, NULL};
+        struct truth o = truth_of(&alone, n);
+        check_q(a, a->dq + s * H * K, &o, s, n - 1);
+        for (size_t t = 0; t <= s; t++) {
+            for (size_t i = 0; i < kv; i++) {
+                double d = i % (N + V) < N ? o.d.k_nope[t * H * N + i / (N + V) * N + i % (N + V)] : o.d.v[t * H * V + i / (N + V) * V + i % (N + V) - N];
+                dkv[t * kv + i] += d;
+                dkv_error[t * kv + i] += o.dkv_error[t * kv + i] + more * fabs(d);
+            }
+            for (size_t i = 0; i < R; i++) {
+                dk_rope[t * R + i] += o.d.k_rope[t * R + i];
+                dk_rope_error[t * R + i] += o.dk_rope_error[t * R + i] + more * fabs(o.d.k_rope[t * R + i]);
+            }
+        }
+        for (size_t m = 0; m < a->depth; m++) { /* they began at 0 */
+            for (size_t i = 0; i < kv; i++) {
+                size_t t = s + 1 + m;
+                double d = i % (N + V) < N ? o.d.k_nope[t * H * N + i / (N + V) * N + i % (N + V)] : o.d.v[t * H * V + i / (N + V) * V + i % (N + V) - N];
+                check_within(a->chain[m].dkv[s * kv + i], d, o.dkv_error[t * kv + i] + 0x1p-120, t, i);
+            }
+            for (size_t i = 0; i < R; i++)
+                check_within(a->chain[m].dk_rope[s * R + i], o.d.k_rope[(s + 1 + m) * R + i], o.dk_rope_error[(s + 1 + m) * R + i] + 0x1p-120, s, i);
+        }
+        release_to(mark);
+    }
+    for (size_t i = 0; i < T * kv; i++)
+        check_within(a->dkv[i], dkv[i], dkv_error[i] + 0x1p-120, i / kv, i % kv);
+    for (size_t i = 0; i < T * R; i++)
+        check_within(a->dk_rope[i], dk_rope[i], dk_rope_error[i] + 0x1p-120, i / R, i % R);
+}
+
+static void give_chain(struct back_attention *a, struct back_chain *chain, const float *const *dkv, const float *const *dk_rope, size_t T)
+{
+    for (size_t m = 0; m < a->depth; m++) {
+        chain[m].dkv = copy_of(dkv[m], T * a->heads * (a->nope + a->value));
+        chain[m].dk_rope = copy_of(dk_rope[m], T * a->rope);
+    }
+    a->chain = chain;
+}
+
+/* from: 0, or 1 for gradients of the chain that begin at other numbers */
+static void check_aligned(size_t T, size_t depth, int from, size_t H, size_t N, size_t R, size_t V, uint64_t *seed)
+{
+    size_t K = N + R, kv = H * (N + V);
+    struct back_chain want_chain[DEEPEST], chain[DEEPEST];
+    const float *dkv[DEEPEST], *dk_rope[DEEPEST], *dkv0 = random_floats(T * kv, seed), *dk_rope0 = random_floats(T * R, seed);
+    struct back_attention a = {H, N, R, V, 2.0f / sqrtf((float)K), random_floats(T * H * K, seed), random_floats(T * kv, seed),
+                               random_floats(T * R, seed), random_floats(T * H * V, seed), guarded_floats(T * H * K), copy_of(dkv0, T * kv),
+                               copy_of(dk_rope0, T * R), 1, depth, NULL};
+    for (size_t m = 0; m < depth; m++) {
+        want_chain[m] = chain[m] = (struct back_chain){random_floats(T * kv, seed), random_floats(T * R, seed), NULL, NULL};
+        float *zero_kv = random_floats(T * kv, seed), *zero_rope = random_floats(T * R, seed);
+        for (size_t i = 0; i < T * kv; i++)
+            zero_kv[i] *= (float)from;
+        for (size_t i = 0; i < T * R; i++)
+            zero_rope[i] *= (float)from;
+        dkv[m] = zero_kv;
+        dk_rope[m] = zero_rope;
+    }
+    CASE("aligned depth %zu, %zu rows, %zu heads, %zu + %zu, %zu", depth, T, H, N, R, V);
+    give_chain(&a, want_chain, dkv, dk_rope, T);
+    plain_attention(&a, T);
+    if (!from)
+        check_chain_truth(&a, dkv0, dk_rope0, T);
+    FOR_EACH_TABLE(real)
+        for (int threads = 1; threads <= 3; threads++) {
+            size_t mark = guard_count;
+            struct kernels k = spy_begin(real);
+            struct back_attention got = a;
+            got.dq = guarded_floats(T * H * K);
+            got.dkv = copy_of(dkv0, T * kv);
+            got.dk_rope = copy_of(dk_rope0, T * R);
+            give_chain(&got, chain, dkv, dk_rope, T);
+            struct op_ctx cx = context_of(&k, threads, op_back_attention_scratch(&got, T, threads));
+            CASE("%s %s, %d threads, aligned depth %zu, %zu rows, %zu heads, %zu + %zu, %zu", real->name, real->variant ? real->variant : "", threads,
+                 depth, T, H, N, R, V);
+            op_back_attention(&cx, &got, T);
+            assert_int_equal(cx.scratch_used, 0);
+            if (T >= 100)
+                check_threads_ran(threads);
+            check_same_bits(got.dq, K, a.dq, K, T * H, K);
+            check_same_bits(got.dkv, N + V, a.dkv, N + V, T * H, N + V);
+            check_same_bits(got.dk_rope, R, a.dk_rope, R, T, R);
+            for (size_t m = 0; m < depth; m++) {
+                check_same_bits(chain[m].dkv, N + V, want_chain[m].dkv, N + V, T * H, N + V);
+                check_same_bits(chain[m].dk_rope, R, want_chain[m].dk_rope, R, T, R);
+            }
+            release_to(mark);
+        }
+    release_to(0);
+}
+
+TEST(gradients_of_aligned_depths_are_those_of_their_header_bit_for_bit)
+{
+    uint64_t seed = 2;
+    check_aligned(40, 2, 0, 2, 7, 2, 9, &seed);
+    check_aligned(255, 3, 1, 2, 24, 8, 20, &seed); /* chains lie in two blocks of the softmax */
+    check_aligned(1, 1, 0, 1, 4, 2, 4, &seed);
+    check_aligned(20, 0, 0, 2, 4, 2, 4, &seed); /* without a chain, dkv is continued */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(gradients_of_attention_are_those_of_their_header_bit_for_bit, release_all),
+        cmocka_unit_test_teardown(gradients_of_aligned_depths_are_those_of_their_header_bit_for_bit, release_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
