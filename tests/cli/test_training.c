@@ -348,6 +348,57 @@ TEST(the_result_has_the_weights_of_the_newest_state)
     }
 }
 
+/* Megatron's names of the tensors of module 1 of a model with experts, and of its matrices the rows: as its own conversion has them. */
+TEST(modules_go_to_megatrons_names_and_back)
+{
+    static const struct {
+        const char *name, *parts[2];
+    } theirs[] = {
+        {"enorm.weight", {"enorm.weight"}}, {"eh_proj.weight", {"eh_proj.weight"}}, {"final_layernorm.weight", {"shared_head.norm.weight"}},
+        {"mtp_model_layer.pre_mlp_layernorm.weight", {"post_attention_layernorm.weight"}},
+        {"mtp_model_layer.self_attention.linear_q_up_proj.layer_norm_weight", {"self_attn.q_a_layernorm.weight"}},
+        {"mtp_model_layer.self_attention.linear_kv_down_proj.weight", {"self_attn.kv_a_proj_with_mqa.weight"}},
+        {"mtp_model_layer.self_attention.linear_proj.weight", {"self_attn.o_proj.weight"}},
+        {"mtp_model_layer.mlp.router.expert_bias", {"mlp.gate.e_score_correction_bias"}},
+        {"mtp_model_layer.mlp.shared_experts.linear_fc1.weight", {"mlp.shared_experts.gate_proj.weight", "mlp.shared_experts.up_proj.weight"}},
+        {"mtp_model_layer.mlp.experts.linear_fc1.weight5", {"mlp.experts.5.gate_proj.weight", "mlp.experts.5.up_proj.weight"}},
+        {"mtp_model_layer.mlp.experts.linear_fc2.weight5", {"mlp.experts.5.down_proj.weight"}}};
+    vb_tensors *a, *b;
+    vb_tensor x, y;
+    vb_error err;
+    char name[256];
+    write_data("data.jsonl", 12, 7);
+    struct said s = RUN("train", MTP3, "--data", in("data.jsonl"), "--train-iters", "0", SMALL, "-o", in("a"), "--type", "f32", "--save-megatron");
+    expect_code(&s, 0);
+    forget(&s);
+    s = RUN("train", MTP3, "--data", in("data.jsonl"), "--train-iters", "0", SMALL, "-o", in("b"), "--type", "f32", "--mtp-new", "--mtp-weights",
+            in("a/megatron.safetensors"));
+    expect_code(&s, 0);
+    forget(&s);
+    expect_same_file(in("a/model/model-trained-00001.safetensors"), in("b/model/model-trained-00001.safetensors"));
+    assert_int_equal(vb_tensors_open(&a, in("a/model"), NULL, &err), 0);
+    assert_int_equal(vb_tensors_open(&b, in("a/megatron.safetensors"), NULL, &err), 0);
+    for (size_t i = 0; i < COUNT(theirs); i++) {
+        size_t done = 0;
+        snprintf(name, sizeof name, "mtp.layers.1.%s", theirs[i].name);
+        if (!vb_tensors_find(b, name, &y))
+            fail_msg("there is no %s", name);
+        for (int part = 0; part < 2 && theirs[i].parts[part]; part++) {
+            snprintf(name, sizeof name, "model.layers.4.%s", theirs[i].parts[part]);
+            assert_true(vb_tensors_find(a, name, &x));
+            assert_true(done + x.bytes <= y.bytes && x.shape[x.ndim - 1] == y.shape[y.ndim - 1]);
+            if (memcmp(x.data, (const char *)y.data + done, x.bytes))
+                fail_msg("%s differs", name);
+            done += x.bytes;
+        }
+        assert_int_equal(done, y.bytes);
+    }
+    vb_tensors_close(a);
+    vb_tensors_close(b);
+    expect_failure(RUN("train", TINY "gigachat", "--data", in("data.jsonl"), "--train-iters", "0", SMALL, "-o", in("c"), "--mtp-weights",
+                       in("a/megatron.safetensors")), 1, "megatron.safetensors: mtp.layers.0.eh_proj.weight is [64,128], wanted [72,144]");
+}
+
 /* ---- steps -------------------------------------------------------------------------------------------------------------------- */
 
 /* The column of curves.csv, for each row; NAN: empty. Returns how many rows there are. */
@@ -446,11 +497,17 @@ TEST(a_run_that_made_drafting_worse_says_so_first)
     size_t size;
     char *text = bytes_of(in("run/result.json"), &size);
     json_t *result = json_loads(text, 0, NULL);
-    expect_keys(result, "step:i prompts:i worse:b without_drafts:o before:o after:o");
+    expect_keys(result, "step:i prompts:i held_out_loss_before:r held_out_loss_after:r worse:b without_drafts:o before:o after:o");
     assert_true(json_is_true(json_object_get(result, "worse")));
     assert_true(real(json_object_get(result, "after"), "tokens_per_forward") < real(json_object_get(result, "before"), "tokens_per_forward"));
     json_decref(result);
     free(text);
+    remove_tree(in("run"));
+    /* a whole model: its loss counts */
+    s = RUN("train", MTP3, "--part", "model", "--data", in("data.jsonl"), "--train-iters", "3", "--lr", "0.5", SMALL, "-o", in("run"));
+    expect_code(&s, 0);
+    assert_non_null(strstr(s.out, "\nWORSE: the held-out loss is "));
+    forget(&s);
 }
 
 TEST(json_lines_have_the_losses_of_the_steps)
@@ -461,7 +518,7 @@ TEST(json_lines_have_the_losses_of_the_steps)
     assert_int_equal(json_array_size(lines), 4); /* before the first step, two steps, the result */
     expect_keys(json_array_get(lines, 0), "step:i tokens:i held_out:o");
     expect_keys(json_array_get(lines, 1), "step:i tokens:i loss:r main_loss:n mtp_loss_by_depth:a lr:r gradient_norm:r tokens_per_second:r");
-    expect_keys(json_array_get(lines, 3), "step:i prompts:i worse:b without_drafts:o before:o after:o");
+    expect_keys(json_array_get(lines, 3), "step:i prompts:i held_out_loss_before:r held_out_loss_after:r worse:b without_drafts:o before:o after:o");
     json_decref(lines);
 }
 
@@ -666,6 +723,7 @@ int main(int argc, char **argv)
         IN_DIR(what_cannot_be_continued_is_refused_by_name),
         IN_DIR(the_result_has_the_frozen_tensors_and_the_trained_ones),
         IN_DIR(the_result_has_the_weights_of_the_newest_state),
+        IN_DIR(modules_go_to_megatrons_names_and_back),
         IN_DIR(the_learning_rate_follows_its_schedule),
         IN_DIR(the_first_held_out_loss_is_that_of_eval),
         IN_DIR(a_run_that_made_drafting_worse_says_so_first),

@@ -103,11 +103,11 @@ struct cli_drafting {
 /* The options of `train`; see tools/training/settings.c. Until then, NULL, -1 and 0 (for flags) mean: not given. */
 struct cli_training {
     char *data, *eval_data; /* lists with commas; cli_lists_close frees them */
-    const char *resume, *part, *ends, *lr_decay_style, *type;
+    const char *resume, *part, *ends, *mtp_weights, *lr_decay_style, *type;
     double eval_share, mtp_loss_scaling_factor, lr, min_lr, weight_decay, clip_grad, beta1, beta2, eps, bias_rate;
     long long seq_length, batch_tokens, micro_tokens, depths, modules, seed, train_iters, warmup_iters, decay_iters;
     long long save_interval, eval_interval, eval_iters, log_interval, prompts;
-    int new_modules, copy_target;
+    int new_modules, copy_target, save_megatron;
 };
 #define CLI_TRAINING_NOT_GIVEN                                                                                                \
     {.eval_share = -1, .mtp_loss_scaling_factor = -1, .lr = -1, .min_lr = -1, .weight_decay = -1, .clip_grad = -1, .beta1 = -1,  \

@@ -22,6 +22,8 @@ const struct option options_to_train[] = {
      "--mtp-num-layers). Modules that the checkpoint lacks begin with random weights."},
     {"--mtp-new", NULL, NULL, TRAIN_OPTIONS, TAKES_TRAIN, FLAG, TRAIN(new_modules), 0, 0,
      "Begin with random weights in all MTP modules, even if the checkpoint has modules."},
+    {"--mtp-weights", NULL, "FILE", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(mtp_weights), 0, 0,
+     "Begin with the weights of MTP modules in this safetensors file, under the names of the checkpoint or of Megatron."},
     {"--mtp-ends", NULL, "KIND", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(ends), 0, 0,
      "Choose the embedding and the output head of the modules. stored: their own if the checkpoint stores some, else those of the model. "
      "shared: those of the model. own: their own, which begin as copies (default stored)."},
@@ -89,6 +91,8 @@ const struct option options_to_train[] = {
      "Compute at most N tokens of a step together (default 4096). Fewer need less memory. This option changes no bits."},
     {"--type", NULL, "TYPE", RUN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(type), 0, 0,
      "Write trained weights as bf16 or f32 (default bf16)."},
+    {"--save-megatron", NULL, NULL, RUN_OPTIONS, TAKES_TRAIN, FLAG, TRAIN(save_megatron), 0, 0,
+     "At the end, also write DIR/megatron.safetensors: the trained modules in F32, under the names that Megatron has for them."},
     {"--copy-target", NULL, NULL, RUN_OPTIONS, TAKES_TRAIN, FLAG, TRAIN(copy_target), 0, 0,
      "Copy the model's files to DIR/model. Without this option, DIR/model has symbolic links to the files in which nothing has changed, so it takes "
      "hardly any space, and needs MODEL."},

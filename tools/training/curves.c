@@ -114,6 +114,19 @@ void curves_row(struct training *r, double lr, const struct training_losses *hel
     print_row(r, row, rate);
 }
 
+int curves_held_out(const struct curves *k, double *first, double *newest)
+{
+    int there = 0;
+    for (size_t row = 0; row < k->rows; row++) {
+        double loss = k->row[row * CURVE_COLUMNS + HELD_OUT];
+        if (isnan(loss))
+            continue;
+        *first = there++ ? *first : loss;
+        *newest = loss;
+    }
+    return there > 0;
+}
+
 /* ---- files ----------------------------------------------------------------------------------------------------------------- */
 
 /* The number of a column in the file: 0 to 3, then the losses, then those held out. -1: there are no more. */

@@ -122,13 +122,31 @@ static int write_result(const struct training *r, const json_t *result)
     return cli_file_end(&c, &file, NULL);
 }
 
-static int report(const struct training *r, const struct way way[WAYS], long long prompts)
+/* Whether the run made things worse, which is said first. A whole model with fewer tokens per forward, but a smaller loss, is not. */
+static void say_worse(const struct training *r, const struct way way[WAYS], json_t *result)
 {
     /* without modules before, drafting is compared with decoding without drafts: one token per forward */
-    double before = way[BEFORE].model ? per_forward(&way[BEFORE]) : 1, after = per_forward(&way[AFTER]);
-    int worse = prompts > 0 && way[AFTER].model && after < before;
-    json_t *result = json_pack("{s:I,s:I,s:b}", "step", (json_int_t)r->step, "prompts", (json_int_t)prompts, "worse", worse);
+    double first, newest, before = way[BEFORE].model ? per_forward(&way[BEFORE]) : 1, after = per_forward(&way[AFTER]);
+    int held = curves_held_out(&r->curves, &first, &newest), whole = !strcmp(r->c->train.part, "model");
+    int worse = whole ? held && newest > first : way[AFTER].tokens && after < before;
+    if (held)
+        json_object_update_new(result, json_pack("{s:f,s:f}", "held_out_loss_before", first, "held_out_loss_after", newest));
+    json_object_set_new(result, "worse", json_boolean(worse));
+    if (r->c->json)
+        return;
+    if (worse && whole)
+        printf("WORSE: the held-out loss is %.4f after training, %.4f before\n", newest, first);
+    else if (worse)
+        printf("WORSE: %.2f tokens per forward after training, %.2f before\n", after, before);
+    if (held && !(worse && whole))
+        printf("held-out loss %.4f after training, %.4f before\n", newest, first);
+}
+
+static int report(const struct training *r, const struct way way[WAYS], long long prompts)
+{
     static const char *const keys[WAYS] = {"without_drafts", "before", "after"};
+    json_t *result = json_pack("{s:I,s:I}", "step", (json_int_t)r->step, "prompts", (json_int_t)prompts);
+    say_worse(r, way, result);
     for (int w = 0; w < WAYS; w++)
         if (way[w].model && prompts)
             json_object_set_new(result, keys[w], way_json(r, &way[w], w != PLAIN));
@@ -138,8 +156,6 @@ static int report(const struct training *r, const struct way way[WAYS], long lon
         puts(text);
         free(text);
     } else if (code == EXIT_DONE) {
-        if (worse)
-            printf("WORSE: %.2f tokens per forward after training, %.2f before\n", after, before);
         if (prompts)
             print_table(r, way, prompts);
         else

@@ -32,6 +32,7 @@ struct output_folder {
     size_t bytes;           /* of all tensors */
     int layers;             /* num_hidden_layers */
     int is_single, cut;     /* the source is a single file; some file has to be written again */
+    int trained[VB_MAX_DRAFT]; /* whether tensors of module k are trained */
 };
 
 static int failed(const struct output_folder *o, const char *path) { return cli_fail(o->r->c, EXIT_OTHER, "%s: %s", path, strerror(errno)); }
@@ -64,12 +65,14 @@ static int layer_of(const char *name)
     return sscanf(name, "model.layers.%d.%n", &layer, &end) == 1 && end ? layer : -1;
 }
 
-static int trains_layer(const struct training *r, int layer)
+/* Fills `trained`. */
+static void look_at_trained(struct output_folder *o)
 {
-    for (size_t i = 0; i < trainer_count(r->trainer); i++)
-        if (layer_of(trainer_tensor(r->trainer, i)->name) == layer)
-            return 1;
-    return 0;
+    for (size_t i = 0; i < trainer_count(o->r->trainer); i++) {
+        int module = layer_of(trainer_tensor(o->r->trainer, i)->name) - o->layers;
+        if (module >= 0 && module < VB_MAX_DRAFT)
+            o->trained[module] = 1;
+    }
 }
 
 /* With --part model, every weight is trained, except those of modules if no depth is. */
@@ -78,7 +81,8 @@ static int is_dropped(const struct output_folder *o, const char *name)
     int layer = layer_of(name);
     if (layer < o->layers)
         return !strcmp(o->r->c->train.part, "model");
-    return layer >= o->layers + trainer_modules(o->r->trainer) || trains_layer(o->r, layer);
+    int module = layer - o->layers;
+    return module >= trainer_modules(o->r->trainer) || o->trained[module];
 }
 
 /* Sorts the tensors of the source: fills files, weight_map (with those that stay) and bytes. */
@@ -294,12 +298,12 @@ static int write_many(struct output_folder *o)
     int code = EXIT_DONE;
     json_object_foreach(o->files, file, dropped)
     {
-        size_t kept = kept_of(o, file, list);
         if (code != EXIT_DONE)
             break;
-        if (json_is_true(dropped))
-            code = kept ? write_tensors(o, file, list, kept) : EXIT_DONE;
-        else
+        size_t kept = json_is_true(dropped) ? kept_of(o, file, list) : 0;
+        if (kept)
+            code = write_tensors(o, file, list, kept);
+        else if (!json_is_true(dropped))
             code = take_file(o, file, o->is_single ? target : file);
     }
     free(list);
@@ -415,6 +419,7 @@ int output_write(struct training *r)
     if (code == EXIT_DONE && vb_tensors_open(&o.source, r->model_dir, NULL, &err))
         code = cli_error(r->c, &err);
     if (code == EXIT_DONE) {
+        look_at_trained(&o);
         look_at_source(&o);
         code = o.is_single && o.cut ? write_single(&o) : write_many(&o);
     }

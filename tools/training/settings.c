@@ -171,17 +171,15 @@ int settings_check(struct training *r)
     return EXIT_DONE;
 }
 
-int settings_trainer(struct training *r, struct trainer_options *out)
+struct trainer_options settings_trainer(const struct cli *c)
 {
-    const struct cli *c = r->c;
     const struct cli_training *t = &c->train;
-    *out = (struct trainer_options){
+    return (struct trainer_options){
         .part = (enum trained_part)one_of(c, "--part", t->part, parts), .ends = (enum module_ends)one_of(c, "--mtp-ends", t->ends, ends),
         .depths = (int)t->depths, .modules = t->depths ? (int)t->modules : 0, .new_modules = t->new_modules, .seed = (uint64_t)t->seed,
         .mtp_loss_scaling_factor = t->mtp_loss_scaling_factor, .max_norm = t->clip_grad, .bias_update_speed = t->bias_rate,
         .adamw = {.beta1 = t->beta1, .beta2 = t->beta2, .eps = t->eps, .weight_decay = t->weight_decay},
         .micro_tokens = (size_t)t->micro_tokens, .threads = c->session.threads, .isa = c->session.isa};
-    return EXIT_DONE;
 }
 
 /* ---- the learning rate --------------------------------------------------------------------------------------------------- */

@@ -33,7 +33,7 @@ static void path_of(const struct training *r, const char *name, char path[PATH_S
 /* A file that a process left incomplete when it was killed. */
 static int is_part(const char *name)
 {
-    static const char *const files[] = {"data.safetensors.", "state.safetensors.", "curves.csv.", "curves.svg.", "result.json."};
+    static const char *const files[] = {"data.safetensors.", "state.safetensors.", "curves.csv.", "curves.svg.", "result.json.", "megatron.safetensors."};
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         if (!strncmp(name, files[i], strlen(files[i])))
             return cli_ends_with(name, ".part");

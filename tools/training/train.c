@@ -225,14 +225,18 @@ static int begin(struct training *r, json_t **head)
 
 static int open_trainer(struct training *r)
 {
-    struct trainer_options o;
+    struct trainer_options o = settings_trainer(r->c);
     vb_error err;
-    int code = settings_trainer(r, &o);
-    if (code == EXIT_DONE && vb_model_fingerprint(r->c->model, 1, r->c->session.threads, &r->model_hash, &err))
-        code = cli_error(r->c, &err);
-    if (code == EXIT_DONE && trainer_open(&r->trainer, r->c->model, &o, &err))
-        code = cli_error(r->c, &err);
-    return code;
+    if (vb_model_fingerprint(r->c->model, 1, r->c->session.threads, &r->model_hash, &err) || trainer_open(&r->trainer, r->c->model, &o, &err))
+        return cli_error(r->c, &err);
+    return r->c->train.mtp_weights && !r->c->train.resume ? megatron_read(r, r->c->train.mtp_weights) : EXIT_DONE;
+}
+
+static int save_megatron(const struct training *r)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/megatron.safetensors", r->dir);
+    return megatron_write(r, path);
 }
 
 static int run(struct cli *c)
@@ -260,6 +264,8 @@ static int run(struct cli *c)
     }
     if (code == EXIT_DONE)
         code = output_write(&r);
+    if (code == EXIT_DONE && c->train.save_megatron)
+        code = save_megatron(&r);
     if (code == EXIT_DONE)
         code = measure_result(&r);
     trainer_close(r.trainer);

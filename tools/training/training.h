@@ -5,6 +5,7 @@
  *   DIR/lock               locked while a process trains
  *   DIR/curves.csv, .svg   the losses of the steps so far
  *   DIR/model              the result: a checkpoint
+ *   DIR/megatron.safetensors  with --save-megatron: the trained modules under Megatron's names
  *   DIR/result.json        what drafting with it was measured to bring
  *
  * A run that is killed loses the steps after its newest state. `train --resume DIR` computes them again, with the same bits. */
@@ -52,8 +53,7 @@ int settings_check(struct training *r);
 int settings_resume(struct cli *c, const char *dir, const json_t *options);
 /* All options of the run with their values, by name. */
 json_t *settings_json(const struct cli *c);
-/* The options of the trainer. Reports errors. */
-int settings_trainer(struct training *r, struct trainer_options *out);
+struct trainer_options settings_trainer(const struct cli *c);
 /* The learning rate of step `step`, which counts from 1. The same bits on every machine. */
 double settings_lr(const struct cli_training *t, int64_t step);
 
@@ -79,6 +79,8 @@ void curves_step(struct curves *k, const struct training_losses *l, double norm)
 /* Appends a row with the means since the newest row, and prints it. Without a step since then, with `held` alone. `held`: of held-out
  * sequences; NULL: not measured. `rate`: tokens per second. */
 void curves_row(struct training *r, double lr, const struct training_losses *held, double rate);
+/* The total loss of held-out sequences before the first step, and the newest one. Returns 0 if there is none. */
+int curves_held_out(const struct curves *k, double *first, double *newest);
 /* Writes curves.csv and curves.svg. Reports errors. */
 int curves_write(const struct training *r);
 void curves_close(struct curves *k);
@@ -89,6 +91,12 @@ void curves_close(struct curves *k);
 int output_check(const struct cli *c, const char *model_dir);
 /* Writes the folder DIR/model. Reports errors. */
 int output_write(struct training *r);
+/* The trained modules under Megatron's names (tools/training/megatron.c). Report errors.
+ *
+ * megatron_read puts the weights of a safetensors file into the trainer: every tensor that Megatron has, too, must be there, under
+ * the checkpoint's name or Megatron's. megatron_write writes such a file in F32, with Megatron's names. */
+int megatron_read(struct training *r, const char *path);
+int megatron_write(const struct training *r, const char *path);
 /* Measures drafting with the old and the new model, prints it, and writes DIR/result.json. Reports errors. */
 int measure_result(struct training *r);
 
