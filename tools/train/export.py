@@ -2,6 +2,9 @@
 
     python export.py --work WORKDIR --out ../../golden/tale
 
+--spread multiplies the weights of the norms before the head by lognormal factors and divides what reads them by the same: the
+logits stay, and the hidden states before and after a norm differ as much as in large models.
+
 Every file is written beside its name and then renamed, so a reader never sees half a checkpoint. The MTP layers carry
 no embed_tokens and no shared_head.head: they use the main model's.
 """
@@ -78,8 +81,11 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--work", required=True)
     p.add_argument("--out", required=True)
+    p.add_argument("--spread", type=float, default=0.0, help="lognormal sigma of these factors")
     a = p.parse_args()
     model, state = load(a.work)
+    if a.spread:
+        model.spread_norms(a.spread, state["arguments"]["seed"])
     os.makedirs(a.out, exist_ok=True)
     new = lambda name: os.path.join(a.out, f".{name}.new")
     texts = {"config.json": config(model.cfg), "tokenizer_config.json": tokenizer_config(model.cfg),

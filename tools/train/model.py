@@ -5,6 +5,7 @@ here). Shapes: B sequences, T rows, N = B*T, H heads, n nope, r rope, v value, c
 Parameters are f32; the operators (ops.py) run in the dtype of the activations (bf16 in training, f32 for sampling and checks),
 the residual stream, the norms, the router and the losses in f32.
 """
+import json
 import math
 from dataclasses import dataclass
 
@@ -40,6 +41,20 @@ class Config:
     rope_theta: float = 10000.0
     rms_norm_eps: float = 1e-6
     max_position_embeddings: int = 2048
+
+
+def read_shape(path=None, vocab_size=1024):
+    """Config with the fields of a JSON file; without a file, the shape of golden/tale."""
+    fields = {"vocab_size": vocab_size}
+    if path:
+        with open(path) as f:
+            fields |= json.load(f)
+    if fields["vocab_size"] != vocab_size:
+        raise SystemExit(f"{path}: vocab_size: the tokenizer has {vocab_size} tokens, found {fields['vocab_size']}")
+    unknown = set(fields) - set(Config.__dataclass_fields__)
+    if unknown:
+        raise SystemExit(f"{path}: not a field of Config: {', '.join(sorted(unknown))}")
+    return Config(**fields)
 
 
 def matrix(out, inp, zero=False):
@@ -179,6 +194,12 @@ class Model(nn.Module):
         self.norm = RMSNorm(cfg.hidden_size, cfg.rms_norm_eps)
         self.lm_head = nn.Parameter(torch.randn(cfg.vocab_size, cfg.hidden_size) * 0.02)
         self.mtp = nn.ModuleList(MTPModule(cfg) for _ in range(cfg.num_nextn_predict_layers))
+        self.left_out = range(0)
+
+    def leave_out(self, dense):
+        """Run only the first `dense` dense layers and those with experts (None: all). The others write nothing into the
+        residual stream until they are trained, so the model computes the same when they join."""
+        self.left_out = range(0) if dense is None else range(dense, self.cfg.first_k_dense_replace)
 
     @torch.no_grad()
     def start_from_bigram(self, fit):
@@ -211,6 +232,8 @@ class Model(nn.Module):
         the cache of a sampler: it is joined on the key axis and updated (one new row at a time, so no mask)."""
         x = self.embed(tokens)
         for L, layer in enumerate(self.layers):
+            if L in self.left_out:
+                continue
             before = [past[L]] if past and past[L] else []
             x, kv = layer(x, rope, dtype, before)
             if past is not None:

@@ -6,10 +6,12 @@ Each of --processes trains on its own batches and every --sync-every steps all t
 SGD): on a busy CPU two processes of one thread that seldom meet go several times further than one of two threads.
 
 The learning rate follows the share of the budget that is used: of --minutes of training time (evaluation and saving
-included, summed over resumes), or of --steps if given. Every --eval-minutes a row is added to WORKDIR/curves.csv.
+included, summed over resumes), of --steps if given, or of the steps that --plan takes. Every --eval-minutes a row is added
+to WORKDIR/curves.csv.
 """
 import argparse
 import csv
+import math
 import os
 import socket
 import subprocess
@@ -23,10 +25,11 @@ import torch.distributed as dist
 
 import ops
 from losses import forward_losses
-from model import Config, Model, MoE, rope_table
+from model import Model, MoE, read_shape, rope_table
 from optim import optimizers
+from passes import Passes
 from sample import load as load_exported
-from tokenizer import BOS_ID
+from tokenizer import BOS_ID, EOS_ID
 
 LOSSES = ("main", "mtp1", "mtp2", "mtp3", "self2", "self3")
 FIELDS = ["step", "minutes", "tokens", "lr"] + [f"{s}_{x}" for s in ("train", "heldout") for x in LOSSES]
@@ -66,6 +69,24 @@ def heldout_chunks(path, T, D, count):
     ids = np.load(path).astype(np.int64)
     at = np.linspace(0, len(ids) - T - 1 - D, count).astype(int)
     return torch.from_numpy(np.stack([ids[i:i + T + 1 + D] for i in at]))
+
+
+def bytes_of(tokenizer, ids):
+    """How many bytes of text ids encode: in the byte alphabet a token has one character per byte. Special tokens have none."""
+    length = np.array([len(tokenizer.id_to_token(i)) for i in range(tokenizer.get_vocab_size())])
+    length[[BOS_ID, EOS_ID]] = 0
+    return int(length[ids].sum())
+
+
+def forget_after(path, step):
+    """Remove the rows of curves.csv that are newer than the checkpoint: they will be written again."""
+    if os.path.exists(path):
+        with open(path, newline="") as f:
+            rows = [r for r in csv.DictReader(f) if int(r["step"]) <= step]
+        with open(path, "w", newline="") as f:
+            w = csv.DictWriter(f, FIELDS)
+            w.writeheader()
+            w.writerows(rows)
 
 
 @torch.no_grad()
@@ -118,6 +139,10 @@ def arguments():
     p.add_argument("--start", help="an exported model to go on from, where WORKDIR has no checkpoint; its optimizer starts anew")
     p.add_argument("--minutes", type=float, default=42)
     p.add_argument("--steps", type=int, default=0, help="budget in steps instead of minutes")
+    p.add_argument("--shape", help="a JSON file with the fields of Config that differ from golden/tale's (shapes/)")
+    p.add_argument("--plan", help="the texts of each pass, for example tales+children-novels,tales: one schedule by steps, in which"
+                                  " no document is read more often than it stands here")
+    p.add_argument("--passes-before", type=int, default=0, help="with --plan: how many passes the runs before this one made")
     p.add_argument("--processes", type=int, default=2)
     p.add_argument("--threads", type=int, default=1, help="per process")
     p.add_argument("--batch-tokens", type=int, default=4096, help="per step and process")
@@ -128,6 +153,9 @@ def arguments():
     p.add_argument("--short-from", type=float, default=0.7, help="from this share on the short tales are read, several times over")
     p.add_argument("--short-share", type=float, default=0.4, help="of the steps from then on")
     p.add_argument("--spread", type=float, default=0.0, help="at the start: lognormal sigma of the final norms' weights")
+    p.add_argument("--shallow-until", type=float, default=0.0, help="until this share only --shallow-layers dense layers, and those"
+                                                                    " with experts, run: a step takes a fraction of the time")
+    p.add_argument("--shallow-layers", type=int, default=4)
     p.add_argument("--lr", type=float, default=0.02)
     p.add_argument("--adam-lr", type=float, default=0.002)
     p.add_argument("--weight-decay", type=float, default=0.05)
@@ -166,7 +194,7 @@ def main():
     import tokenizers
     tok = tokenizers.Tokenizer.from_file(path("tokenizer.json"))
     newline_ids = [i for t, i in tok.get_vocab().items() if t.endswith("\u010a\u010a")]   # \n\n in the byte alphabet
-    cfg = Config(vocab_size=tok.get_vocab_size())
+    cfg = read_shape(a.shape, tok.get_vocab_size())
     model = Model(cfg)
     D = cfg.num_nextn_predict_layers
     opts = optimizers(model, a.lr, a.adam_lr, a.weight_decay)
@@ -183,14 +211,26 @@ def main():
     step, tokens, spent = 0, 0, 0.0
     if os.path.exists(path("checkpoint.pt")):
         state = torch.load(path("checkpoint.pt"))
+        if state["config"] != asdict(cfg):
+            raise SystemExit(f"{path('checkpoint.pt')} has another shape than --shape: {state['config']}")
         model.load_state_dict(state["model"])
         for o, s in zip(opts, state["optimizers"]):
             o.load_state_dict(s)
         step, tokens, spent = state["step"], state["tokens"], state["seconds"]
-        print(f"resumed at step {step}, {spent / 60:.1f} minutes", flush=True)
+        if not peers.rank:
+            forget_after(path("curves.csv"), step)
+            print(f"resumed at step {step}, {spent / 60:.1f} minutes", flush=True)
     lengths = [(float(s), int(n)) for s, n in (x.split(":") for x in a.lengths.split(","))]
     heldout = heldout_chunks(path("tales.heldout.npy"), 256, D, a.eval_sequences)
+    bits = heldout[:, 1:257].numel() / bytes_of(tok, heldout[:, 1:257].numpy()) / math.log(2)    # per byte, of nats per token
+    steps, plan = a.steps, None
+    if a.plan:
+        plan = Passes(a.plan, path, lengths[0][1], 1 + D, newline_ids, a.seed, a.passes_before)
+        steps = len(plan) // (a.batch_tokens // lengths[0][1] * peers.size) // a.sync_every * a.sync_every
+        if not peers.rank:
+            print(f"{steps} steps: {plan}", flush=True)
     begin, stage = time.time() - spent, None
+    since, per_byte = (time.time(), tokens), math.nan
     next_eval, next_save = spent + 60 * a.eval_minutes, spent + 60 * a.save_minutes
     sums, count = {}, 0
     while True:
@@ -199,12 +239,13 @@ def main():
             peers.average(model)
             ops.weights_changed()
             spent = peers.from_chief(spent)
-        used = step / a.steps if a.steps else spent / (60 * a.minutes)
+        used = step / steps if steps else spent / (60 * a.minutes)
         done = meet and (used >= 1 or (a.stop_after and step >= a.stop_after))
         if meet and (done or spent >= next_eval) and count and not peers.rank:
             row = {"step": step, "minutes": round(spent / 60, 2), "tokens": tokens, "lr": round(opts[0].param_groups[0]["lr"], 6)}
             row |= {f"train_{k}": round(mean, 4) for k, (_, mean) in sums.items()}
             row |= {f"heldout_{k}": round(v, 4) for k, v in evaluate(model, heldout, rope, dtype).items()}
+            per_byte = row["heldout_main"] * bits
             new = not os.path.exists(path("curves.csv"))
             with open(path("curves.csv"), "a", newline="") as f:
                 w = csv.DictWriter(f, FIELDS)
@@ -225,15 +266,20 @@ def main():
         T = [n for s, n in lengths if used >= s][-1]
         main_used, modules_only = min(1.0, used / a.modules_from), used >= a.modules_from
         novels = main_used < a.novels_until
-        if stage != (T, novels):
+        model.leave_out(a.shallow_layers if main_used < a.shallow_until else None)
+        if plan is None and stage != (T, novels):
             stage = (T, novels)
             read = lambda *names: Batches([path(f"{n}.train.npy") for n in names], T + 1 + D, newline_ids,
                                           a.seed + step + 1000003 * peers.rank)
             everything = read("tales", "children-novels") if novels else read("tales")
             short = read("short-tales")
-        in_short = main_used >= a.short_from and short.rng.random() < a.short_share
-        batches = short if in_short else everything
         B = a.micro_tokens // T
+        if plan is None:
+            in_short = main_used >= a.short_from and short.rng.random() < a.short_share
+            batch = lambda micro: (short if in_short else everything).next(B)
+        else:
+            first = (step * peers.size + peers.rank) * (a.batch_tokens // T)
+            batch = lambda micro: plan.batch(first + micro * B, B)
         if modules_only:
             m = 0.5 * max(0.04, (1 - used) / (1 - a.modules_from))
             for name, parameter in model.named_parameters():
@@ -245,9 +291,9 @@ def main():
                 g["lr"] = g["base"] * m
         late, drafting = main_used >= a.distill_from, modules_only or step % a.mtp_every == 0
         fed_b = max(1, round(a.self_fed * B)) if a.self_fed and late and drafting else 0
-        for _ in range(a.batch_tokens // (B * T)):
+        for micro in range(a.batch_tokens // (B * T)):
             main_loss, depth, fed, plain = forward_losses(
-                model, batches.next(B), rope, dtype, a.distill if late and drafting else 0.0,
+                model, batch(micro), rope, dtype, a.distill if late and drafting else 0.0,
                 0 if not drafting else B if modules_only else max(1, B // 2), (fed_b, T if fed_b else 0))
             loss = main_loss
             if depth:
@@ -271,7 +317,10 @@ def main():
         step += 1
         tokens += a.batch_tokens * peers.size
         if not peers.rank and (step % 20 == 0 or a.stop_after):
-            print(f"step {step} {spent / 60:.1f} min, {tokens / max(spent, 1e-9):.0f} tokens/s, loss {loss.item():.3f} "
+            speed, since = (tokens - since[1]) / (time.time() - since[0]), (time.time(), tokens)
+            left = (steps / step - 1) * tokens / speed if steps else 60 * a.minutes - spent
+            print(f"step {step} of {steps or '?'}, {spent / 60:.1f} min, {tokens / 1e6:.2f} M tokens, {speed:.0f} tokens/s, "
+                  f"ends in {left / 3600:.1f} h, held-out {per_byte:.3f} bits per byte, loss {loss.item():.3f} "
                   + " ".join(f"{k} {v.item():.3f}" for k, v in plain.items()), flush=True)
 
 
