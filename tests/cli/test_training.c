@@ -96,21 +96,27 @@ static void expect_same_run(const char *a, const char *b, int same_options)
 
 /* ---- interruption ------------------------------------------------------------------------------------------------------ */
 
-/* Runs the command, which is killed at its i/o call number `at`. Returns 1 if it was killed, 0 if it ended before, with exit code 0. */
-static int killed(const char *const *arguments, long at)
+/* Call number `at` of the command's calls on files of the folder run fails in this way (tests/support/fail_io.c). */
+static void let_fail(const char *how, long at)
 {
     char number[24];
-    int status;
     snprintf(number, sizeof number, "%ld", at);
+    setenv("LD_PRELOAD", fail_io, 1);
+    setenv("FAIL_UNDER", in("run"), 1);
+    setenv("FAIL_LOG", in("log"), 1);
+    setenv("FAIL_HOW", how, 1);
+    setenv("FAIL_AT", number, 1);
+}
+
+/* Runs the command, which is killed at this call. Returns 1 if it was killed, 0 if it ended before, with exit code 0. */
+static int killed(const char *const *arguments, long at)
+{
+    int status;
     pid_t child = fork();
     assert_true(child >= 0);
     if (!child) {
         int null = open("/dev/null", O_RDWR);
-        setenv("LD_PRELOAD", fail_io, 1);
-        setenv("FAIL_UNDER", in("run"), 1);
-        setenv("FAIL_LOG", in("log"), 1);
-        setenv("FAIL_HOW", "kill", 1);
-        setenv("FAIL_AT", number, 1);
+        let_fail("kill", at);
         become(arguments, PIPE, null, null);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
@@ -152,6 +158,40 @@ TEST(a_run_that_is_killed_ends_with_the_bits_of_one_that_is_not)
     }
     assert_true(nothing > 0 && kills - nothing >= 4 && in_the_middle > 0);
     expect_same_run(in("whole"), in("run"), 1);
+}
+
+TEST(a_run_on_a_full_disk_says_so_and_continues_later)
+{
+    char data[80], a[80], b[80];
+    int failures = 0;
+    snprintf(data, sizeof data, "%s/data.jsonl", dir);
+    snprintf(a, sizeof a, "%s/whole", dir);
+    snprintf(b, sizeof b, "%s/run", dir);
+    const char *whole[] = {RUN_OF(data, a)}, *run[] = {RUN_OF(data, b)};
+    write_data("data.jsonl", 12, 7);
+    struct said s = run_to(PIPE, whole);
+    expect_code(&s, 0);
+    forget(&s);
+    for (long at = 3;; at = at * 3 / 2 + 2) {
+        let_fail("full", at);
+        s = run_to(PIPE, run);
+        unsetenv("LD_PRELOAD");
+        int failed = s.exit_code;
+        if (failed && (failed != 1 || !s.err_size || strchr(s.err, '\n') != s.err + s.err_size - 1))
+            fail_msg("call %ld: exit code %d, %s", at, failed, s.err);
+        forget(&s);
+        if (failed && !access(in("run/state.safetensors"), F_OK)) {
+            s = RUN("train", "--resume", b);
+            expect_code(&s, 0);
+            forget(&s);
+            expect_same_run(a, b, 1);
+            failures++;
+        }
+        if (!failed)
+            break;
+        remove_tree(b);
+    }
+    assert_true(failures >= 3);
 }
 
 TEST(a_run_that_is_resumed_on_another_machine_keeps_its_bits)
@@ -718,6 +758,7 @@ int main(int argc, char **argv)
 #define IN_DIR(test) cmocka_unit_test_setup_teardown(test, begin, end)
     const struct CMUnitTest tests[] = {
         IN_DIR(a_run_that_is_killed_ends_with_the_bits_of_one_that_is_not),
+        IN_DIR(a_run_on_a_full_disk_says_so_and_continues_later),
         IN_DIR(a_run_that_is_resumed_on_another_machine_keeps_its_bits),
         IN_DIR(ctrl_c_saves_the_newest_step),
         IN_DIR(what_cannot_be_continued_is_refused_by_name),

@@ -169,19 +169,21 @@ static void put_csv(const struct training *r, FILE *f)
     putc('\n', f);
 }
 
-/* The smallest and the largest loss. */
+/* The losses that are drawn: from this one on. The total is their weighted sum. */
+static int first_drawn(const struct training *r) { return has_main(r) ? 1 : 2; }
+
+/* The smallest and the largest of them. */
 static void range_of(const struct training *r, double *least, double *most)
 {
     *least = INFINITY;
     *most = -INFINITY;
     for (size_t row = 0; row < r->curves.rows; row++)
-        for (int i = 0; i < 2 * (2 + VB_MAX_DRAFT); i++) {
-            double x = r->curves.row[row * CURVE_COLUMNS + LOSSES + (size_t)i];
-            if (x > 0) { /* 0: a loss that is not computed */
-                *least = fmin(*least, x);
-                *most = fmax(*most, x);
+        for (int i = first_drawn(r); i < 2 + depths_of(r); i++)
+            for (int held = 0; held < 2; held++) {
+                double x = r->curves.row[row * CURVE_COLUMNS + (size_t)((held ? HELD_OUT : LOSSES) + i)];
+                *least = isnan(x) ? *least : fmin(*least, x);
+                *most = isnan(x) ? *most : fmax(*most, x);
             }
-        }
 }
 
 static void put_svg(const struct training *r, FILE *f)
@@ -201,7 +203,7 @@ static void put_svg(const struct training *r, FILE *f)
     diagram_begin(&d);
     for (size_t row = 0; row < k->rows; row++)
         x[row] = k->row[row * CURVE_COLUMNS + STEP];
-    for (int i = has_main(r) ? 1 : 2; i < 2 + depths_of(r); i++) {
+    for (int i = first_drawn(r); i < 2 + depths_of(r); i++) {
         for (int held = 0; held < 2; held++) {
             for (size_t row = 0; row < k->rows; row++)
                 y[row] = k->row[row * CURVE_COLUMNS + (size_t)((held ? HELD_OUT : LOSSES) + i)];

@@ -49,7 +49,7 @@ static int check_ids(const struct cli *c, const int32_t *ids, size_t count)
 /* Encodes a document and appends it. `is_chat`: the text comes from the chat template. */
 static int add_text(struct cli *c, struct documents *d, const char *text, size_t size, int is_chat)
 {
-    int32_t *ids, end = end_token(c);
+    int32_t *ids;
     size_t count;
     if (!c->tokenizer)
         return cli_error(c, &c->tokenizer_error);
@@ -59,8 +59,8 @@ static int add_text(struct cli *c, struct documents *d, const char *text, size_t
     code = check_ids(c, ids, count);
     if (code == EXIT_DONE) {
         documents_add(d, ids, count);
-        if (!is_chat && end >= 0) {
-            documents_add(d, &end, 1); /* and makes one document of the two */
+        if (!is_chat && d->end_token >= 0) {
+            documents_add(d, &d->end_token, 1); /* and makes one document of the two */
             d->end[--d->count - 1] = d->tokens;
         }
     }
@@ -207,6 +207,7 @@ int documents_read(struct cli *c, struct documents *d, const char *files)
     char name[4096];
     vb_error err;
     int code = EXIT_DONE;
+    d->end_token = end_token(c);
     for (const char *p = files; *p && code == EXIT_DONE; p += *p == ',') {
         size_t length = strcspn(p, ","), size;
         char *text;

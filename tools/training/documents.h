@@ -16,6 +16,7 @@ struct documents {
     size_t *end;           /* [count]: where each of them ends */
     size_t tokens, count;
     size_t room, end_room; /* for how many `ids` and `end` have memory */
+    int32_t end_token;     /* -1: none; set while files are read */
 };
 
 /* Appends the documents of these files, whose names are separated by commas. The model must be open, and, unless all files have
