@@ -2,6 +2,8 @@
 
     python measure.py --model ../../golden/tale --corpus .../tales.train.txt | tee measured.jsonl
     python card.py    --model ../../golden/tale --measured measured.jsonl
+
+measured.jsonl may also have the lines of `measure.py --heldout` and of speed.py.
 """
 import argparse
 import csv
@@ -23,6 +25,7 @@ def main():
     here = os.path.dirname(os.path.abspath(__file__))
     p.add_argument("--model", required=True)
     p.add_argument("--measured", required=True)
+    p.add_argument("--chunks", type=int, default=12, help="as train.py --eval-sequences")
     p.add_argument("--verbatim", default=os.path.join(here, "../../build/verbatim"))
     a = p.parse_args()
     path = lambda name: os.path.join(a.model, name)
@@ -32,10 +35,18 @@ def main():
     with open(path("curves.csv")) as f:
         curves = list(csv.DictReader(f))
     with open(a.measured) as f:
-        measured = [json.loads(line) for line in f]
+        lines = [json.loads(line) for line in f]
+    measured = [m for m in lines if "accepted_by_depth" in m]
+    speeds = [m for m in lines if "speed_up" in m]
+    heldout = [m for m in lines if "bits_per_byte" in m]
     size = json.loads(run("inspect", a.model, "--json"))
     story = run("generate", a.model, "--prompt", START, "-n", "160", "--temperature", "0").strip()
     last, tokens = curves[-1], int(curves[-1]["tokens"]) / 1e6
+    dense, chunks = "first layer" if c["first_k_dense_replace"] == 1 else f"first {c['first_k_dense_replace']} layers", a.chunks
+    runs = len({r.get("run", "1") for r in curves})
+    again = "" if runs == 1 else (" The last two runs read single short tales\nmany times over: the model learns them partly by heart, and the"
+                                  " held-out loss rises.")
+    by_heart = "S" if runs == 1 else "It knows the beginnings of some of\nGrimm's tales by heart and recites them, as above; elsewhere s"
     keep = sorted({0, len(curves) - 1} | {len(curves) * i // 6 for i in range(6)})
     facts = [("vocabulary, hidden, layers", f"{c['vocab_size']}, {c['hidden_size']}, {c['num_hidden_layers']} "
               f"({c['first_k_dense_replace']} dense of {c['intermediate_size']}, the others MoE)"),
@@ -47,10 +58,16 @@ def main():
               f"{os.path.getsize(path('model.safetensors')) / 1e6:.1f} MB"),
              ("MTP", f"{c['num_nextn_predict_layers']} modules, which use the main model's embed_tokens and head: the file does not repeat them"),
              ("training", f"{tokens:.1f} million tokens, {float(last['minutes']):.0f} minutes on two cores shared with other work, "
-              f"{last['step']} rounds of 2 x 4096 tokens; four runs (tools/train/README.md)")]
+              f"{last['step']} rounds of 2 x 4096 tokens; {('one run', 'two runs', 'three runs', 'four runs')[runs - 1]} (tools/train/README.md)"),
+             *(("held-out tales", f"{m['bits_per_byte']:.3f} bits per byte, in windows of {m['context']} tokens") for m in heldout)]
+    faster = "" if not speeds else f"""`tools/train/speed.py`: decoding with one thread, beside plain decoding in the same minutes, temperature 0.
+
+{table(("instructions", "method", "K", "speed-up", "tokens per forward", "tokens per second"),
+       [(m["isa"], m["draft"], m["draft_tokens"], m["speed_up"], m["tokens_per_forward"], m["tokens_per_second"]) for m in speeds])}
+"""
     text = f"""# golden/tale: a very small DeepSeek-V3
 
-MLA with q_lora, sigmoid gate with correction bias and groups, shared expert, first layer dense, MTP modules, its own
+MLA with q_lora, sigmoid gate with correction bias and groups, shared expert, {dense} dense, MTP modules, its own
 byte-level BPE. Trained from scratch by tools/train on public-domain fairy tales and children's books (the corpus's README
 lists them), to show every mechanism on real data. This file is written by tools/train/card.py.
 
@@ -58,9 +75,8 @@ lists them), to show every mechanism on real data. This file is written by tools
 Commands, losses and the bigram start: tools/train/README.md.
 
 ## Curves (nats per token; all rows in curves.csv)
-Held-out: 12 chunks of 256 tokens of tales.heldout.txt; self2, self3: module 0 fed with its own output. From
-`--modules-from` of a run on the target is frozen and its modules alone are trained. The last two runs read single short tales
-many times over: the model learns them partly by heart, and the held-out loss rises.
+Held-out: {chunks} chunks of 256 tokens of tales.heldout.txt; self2, self3: module 0 fed with its own output. From
+`--modules-from` of a run on the target is frozen and its modules alone are trained.{again}
 
 {table(("run", "step", "tokens", *(f"train {x}" for x in LOSSES[:4]), *(f"held-out {x}" for x in LOSSES)),
        [(r.get("run", 1), r["step"], r["tokens"], *(r["train_" + x] for x in LOSSES[:4]), *(r["heldout_" + x] for x in LOSSES)) for r in (curves[i] for i in keep)])}
@@ -74,10 +90,10 @@ at the last space before character 240 (`sample.py --make-prompts 20`).
 
 {table(("method", "temperature", "tokens per forward", "depth 1", "depth 2", "depth 3", "repeated 8-grams", "8-grams of the training text"),
        [(m["draft"], f"{m['temperature']:.0f}", m["tokens_per_forward"], *m["accepted_by_depth"], m["repeated_8grams"], m.get("copied_8grams", "")) for m in measured])}
-## A sample
+{faster}## A sample
 `verbatim generate golden/tale --prompt "{START}" -n 160`:
 
-    """ + "\n    ".join(story.split("\n")) + """
+    """ + "\n    ".join(story.split("\n")) + f"""
 
 ## Talking to it
 `chat_template.jinja` makes one tale of a conversation: what you write begins the tale or goes on with it, the model goes on from
@@ -86,8 +102,7 @@ there. It was not trained on conversations: it answers nothing, it tells.
     verbatim chat golden/tale -n 60
 
 ## Limits
-One domain, old-fashioned prose with the attitudes of its time. It knows the beginnings of some of
-Grimm's tales by heart and recites them, as above; elsewhere sentences begin and go on as tales do, and plots drift; beyond the 256
+One domain, old-fashioned prose with the attitudes of its time. {by_heart}entences begin and go on as tales do, and plots drift; beyond the 256
 positions of its training it falters. The code that trains it is the repository's; the texts
 are in the public domain.
 """

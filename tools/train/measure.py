@@ -1,12 +1,31 @@
-"""Acceptance per depth, repeated 8-grams and, with --corpus, those that stand in the training text, with the engine itself;
-needs `make`, not PyTorch.
+"""Acceptance per depth, repeated 8-grams and, with --corpus, those that stand in the training text; with --heldout, bits per
+byte of a text. With the engine itself; needs `make`, not PyTorch.
 
     python measure.py --model ../../golden/tale
 """
 import argparse
 import json
+import math
 import os
 import subprocess
+import tempfile
+
+SEPARATOR = "<|endoftext|>"                       # between the corpus's documents, as in tokenizer.py
+
+
+def bits_per_byte(verbatim, model, path, context, threads):
+    """The documents of a text, one after the other, in windows of `context` tokens; a window's first token is not predicted, and
+    its bytes count with the share of tokens that are."""
+    with open(path, encoding="utf-8") as f:
+        text = "\n\n".join(d.strip("\n") for d in f.read().split(SEPARATOR) if d.strip())
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt") as f:
+        f.write(text)
+        f.flush()
+        out = json.loads(subprocess.run([verbatim, "eval", model, "--file", f.name, "--context", str(context), "--threads",
+                                         str(threads), "--json"], check=True, capture_output=True).stdout)
+    return {"bits_per_byte": round(out["main_loss"] * out["tokens"] / len(text.encode()) / math.log(2), 4),
+            "context": context, "tokens": out["tokens"], "mtp_loss_by_depth": out["mtp_loss_by_depth"],
+            "agreement_by_depth": out["agreement_by_depth"]}
 
 
 def main():
@@ -18,6 +37,8 @@ def main():
     p.add_argument("-k", type=int, default=3)
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--corpus", help="the training text: tales.train.txt")
+    p.add_argument("--heldout", help="a text that was not trained on: tales.heldout.txt")
+    p.add_argument("--context", type=int, default=256, help="tokens of a window of this text")
     a = p.parse_args()
     with open(os.path.join(a.model, "prompts.jsonl")) as f:
         prompts = [json.loads(line)["prompt"] for line in f]
@@ -49,6 +70,8 @@ def main():
         found = {g for g in zip(*(ids[i:] for i in range(8))) if g in wanted}
         for result, grams in zip(results, grams_of):
             result["copied_8grams"] = round(sum(g in found for g in grams) / max(len(grams), 1), 3)
+    if a.heldout:
+        results.append(bits_per_byte(a.verbatim, a.model, a.heldout, a.context, a.threads))
     for result in results:
         print(json.dumps(result))
 

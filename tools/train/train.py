@@ -143,6 +143,8 @@ def arguments():
     p.add_argument("--plan", help="the texts of each pass, for example tales+children-novels,tales: one schedule by steps, in which"
                                   " no document is read more often than it stands here")
     p.add_argument("--passes-before", type=int, default=0, help="with --plan: how many passes the runs before this one made")
+    p.add_argument("--own", action="store_true", help="with --plan: while only the MTP modules are trained, every second step reads"
+                                                      " WORKDIR/own.npy (own.py)")
     p.add_argument("--processes", type=int, default=2)
     p.add_argument("--threads", type=int, default=1, help="per process")
     p.add_argument("--batch-tokens", type=int, default=4096, help="per step and process")
@@ -229,6 +231,7 @@ def main():
         steps = len(plan) // (a.batch_tokens // lengths[0][1] * peers.size) // a.sync_every * a.sync_every
         if not peers.rank:
             print(f"{steps} steps: {plan}", flush=True)
+    own = np.load(path("own.npy")).astype(np.int64) if a.own else None
     begin, stage = time.time() - spent, None
     since, per_byte = (time.time(), tokens), math.nan
     next_eval, next_save = spent + 60 * a.eval_minutes, spent + 60 * a.save_minutes
@@ -264,7 +267,8 @@ def main():
             return
 
         T = [n for s, n in lengths if used >= s][-1]
-        main_used, modules_only = min(1.0, used / a.modules_from), used >= a.modules_from
+        modules_only = used >= a.modules_from
+        main_used = 1.0 if modules_only else used / a.modules_from
         novels = main_used < a.novels_until
         model.leave_out(a.shallow_layers if main_used < a.shallow_until else None)
         if plan is None and stage != (T, novels):
@@ -280,6 +284,8 @@ def main():
         else:
             first = (step * peers.size + peers.rank) * (a.batch_tokens // T)
             batch = lambda micro: plan.batch(first + micro * B, B)
+            if own is not None and modules_only and step % 2:
+                batch = lambda micro: torch.from_numpy(own[np.random.default_rng([a.seed, first, micro]).choice(len(own), B)])
         if modules_only:
             m = 0.5 * max(0.04, (1 - used) / (1 - a.modules_from))
             for name, parameter in model.named_parameters():
