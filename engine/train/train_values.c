@@ -128,14 +128,14 @@ static size_t layer_scratch(const struct trainer *t)
     struct attention forward = {.heads = s->H, .nope = s->n, .rope = s->r, .value = s->v, .latent = s->c, .cache = KV_F32};
     struct back_attention back = {.heads = s->H, .nope = s->n, .rope = s->r, .value = s->v};
     struct router router = {.experts = s->E, .groups = s->groups, .chosen = s->chosen};
-    size_t bytes = max_size(op_linear_scratch(S, widest), op_back_linear_scratch(S, widest));
+    size_t bytes = max_size(op_linear_scratch(S, widest), op_back_linear_scratch(threads));
     bytes = max_size(bytes, op_expanded_scratch(&forward, S, t->longest, threads));
     bytes = max_size(bytes, op_back_attention_scratch(&back, t->longest, threads));
     bytes = max_size(bytes, op_back_rmsnorm_scratch(S, widest, threads));
-    bytes = max_size(bytes, op_back_mlp_scratch(S, d, wide));
+    bytes = max_size(bytes, op_back_mlp_scratch(S, wide, threads));
     if (!s->E)
         return bytes;
-    bytes = max_size(bytes, max_size(op_moe_scratch(S, d, s->expert, 0, s->E, s->chosen), op_back_moe_scratch(S, d, s->expert)));
+    bytes = max_size(bytes, max_size(op_moe_scratch(S, d, s->expert, 0, s->E, s->chosen), op_back_moe_scratch(S, d, s->expert, threads)));
     return max_size(bytes, max_size(op_router_scratch(&router), op_back_router_scratch(&router)));
 }
 
@@ -143,7 +143,7 @@ static size_t scratch_bytes(const struct trainer *t)
 {
     const struct dims *s = &t->c->dims;
     size_t rows = t->shared.head_rows, bytes = layer_scratch(t);
-    bytes = max_size(bytes, max_size(op_linear_scratch(rows, s->d), op_back_linear_scratch(rows, s->V)));
+    bytes = max_size(bytes, op_linear_scratch(rows, s->d));
     for (size_t i = 0; i < t->count; i++)
         bytes = max_size(bytes, op_squares_scratch(t->tensors[i].rows * t->tensors[i].cols));
     return max_size(bytes, op_cross_entropy_scratch(rows, s->V, t->cx.most_threads)) + 4096;

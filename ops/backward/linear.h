@@ -13,7 +13,7 @@
 
 void op_back_linear_x(const struct op_ctx *cx, float *dx, const float *dy, const struct weight_view *w, size_t S);
 
-size_t op_back_linear_scratch(size_t S, size_t N); /* bytes, for op_back_linear_w */
+size_t op_back_linear_scratch(int threads); /* bytes, for op_back_linear_w */
 void op_back_linear_w(struct op_ctx *cx, float *dw, const float *dy, const float *x, size_t S, size_t N, size_t K);
 
 #endif

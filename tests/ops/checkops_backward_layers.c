@@ -37,7 +37,7 @@ static void check_linear(size_t N, size_t K, uint64_t *seed)
         float *dx = copy_of(dx0, T * K), *dw = copy_of(dw0, N * K);
         FOR_EACH_MICRO_BATCH(cut, s, S)
         {
-            struct op_ctx cx = context_of(cut ? real : &k, threads, op_back_linear_scratch(S, N));
+            struct op_ctx cx = context_of(cut ? real : &k, threads, op_back_linear_scratch(threads));
             op_back_linear_w(&cx, dw, dy + s * N, x + s * K, S, N, K);
             op_back_linear_x(&cx, dx + s * K, dy + s * N, &w.view, S);
             assert_int_equal(cx.scratch_used, 0);
@@ -64,6 +64,29 @@ TEST(gradients_of_linear_layers_are_sums_in_order_bit_for_bit)
     check_linear(1, 1, &seed);
     check_linear(33, 7, &seed);
     check_linear(5, 200, &seed);
+}
+
+/* More than the operator takes at once, of both. */
+TEST(the_order_is_the_same_for_many_tokens_and_rows)
+{
+    uint64_t seed = 5;
+    size_t S = 530, N = 210, K = 37;
+    struct stored_matrix w = random_matrix(WEIGHT_F32, N, K, &seed);
+    float *x = random_floats(S * K, &seed), *dy = random_floats(S * N, &seed), *dw0 = random_floats(N * K, &seed);
+    float *want_dx = guarded_floats(S * K), *want_dw = copy_of(dw0, N * K);
+    memset(want_dx, 0, S * K * sizeof *want_dx);
+    plain_linear(want_dx, want_dw, dy, w.value, x, S, N, K);
+    size_t mark = guard_count;
+    FOR_EACH_TABLE(k)
+    for (int threads = 1; threads <= 3; threads += 2) {
+        CASE("%s, %d threads, %zu tokens", k->name, threads, S);
+        struct op_ctx cx = context_of(k, threads, op_back_linear_scratch(threads));
+        float *dw = copy_of(dw0, N * K);
+        op_back_linear_w(&cx, dw, dy, x, S, N, K);
+        check_same_bits(dw, K, want_dw, K, N, K);
+        release_to(mark);
+    }
+    release_to(0);
 }
 
 /* The weights of a frozen layer may have any type of rule 1. */
@@ -304,6 +327,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(gradients_of_linear_layers_are_sums_in_order_bit_for_bit, release_all),
+        cmocka_unit_test_teardown(the_order_is_the_same_for_many_tokens_and_rows, release_all),
         cmocka_unit_test_teardown(gradients_flow_through_weights_of_every_type, release_all),
         cmocka_unit_test_teardown(gradients_of_rms_norm_are_those_of_their_header_bit_for_bit, release_all),
         cmocka_unit_test_teardown(the_gradient_of_rope_turns_back, release_all),
