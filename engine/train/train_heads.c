@@ -1,4 +1,4 @@
-/* engine/train/train_heads.c -- output heads and cross entropies.
+/* engine/train/train_heads.c -- output heads and the losses of their rows.
  *
  * A head that the target and several depths use takes their rows sequence by sequence: those of the target, then those of depth 0, and so
  * on. So the order of the sum does not depend on how the step is cut into micro-batches. */
@@ -9,7 +9,9 @@
 #include "engine/base/numbers.h"
 #include "ops/backward/cross_entropy.h"
 #include "ops/backward/linear.h"
+#include "ops/backward/smooth_l1.h"
 #include "ops/linear.h"
+#include "ops/rmsnorm.h"
 #include "ops/weights.h"
 #include "simd/decode.h"
 
@@ -28,23 +30,60 @@ static void back_frozen(struct trainer *t, float *dh, const float *dz, const str
     }
 }
 
-static void predict(struct trainer *t, const struct train_part *head, const float *h, float *dh, const int32_t *labels, size_t S, double *loss, float weight)
+/* Some rows of the target, or of one depth, and where their losses go. */
+struct predicted {
+    const struct train_part *head;
+    const float *h;      /* [S, d] */
+    float *dh;           /* [S, d]; NULL: no gradients */
+    const int32_t *labels;
+    size_t S, target;    /* target: the row of the target that row 0 learns from, if rows do */
+    struct soft_sums *sums;
+    float weight;
+};
+
+/* t->shared.target_z = the logits of n rows of the target, from row `first` on */
+static void target_logits(struct trainer *t, size_t first, size_t n)
 {
     size_t d = t->c->dims.d;
+    const float *h = t->hidden + first * d;
+    if (!t->layers && t->c->conventions.value[MAIN_HIDDEN]) {
+        op_rmsnorm(&t->cx, t->shared.target_h, d, h, d, t->model->norm, n, d, (float)t->c->rms_norm_eps);
+        h = t->shared.target_h;
+    }
+    op_linear(&t->cx, t->shared.target_z, h, &t->head.w, n);
+}
+
+/* The losses of n rows from row s on, whose logits are z; z becomes their gradient. soft: they learn from the target's logits */
+static void row_losses(struct trainer *t, const struct predicted *x, float *z, size_t s, size_t n, int soft)
+{
+    const struct loss_terms *l = &t->loss.terms;
+    struct soft_terms terms = {(float)l->data, (float)l->soft, (float)l->top, (size_t)l->top_tokens};
+    size_t V = t->c->dims.V;
+    if (soft) {
+        target_logits(t, x->target + s, n);
+        op_soft_cross_entropy(&t->cx, x->sums, z, z, t->shared.target_z, x->labels + s, &terms, x->weight, n, V);
+    } else {
+        op_cross_entropy(&t->cx, &x->sums->data, z, z, x->labels + s, x->weight, n, V);
+    }
+}
+
+static void predict(struct trainer *t, const struct predicted *x, int soft)
+{
+    size_t d = t->c->dims.d, S = x->S;
     float *z = t->shared.z;
     for (size_t s = 0, n; s < S; s += n) {
         n = min_size(S - s, t->shared.head_rows);
-        op_linear(&t->cx, z, h + s * d, &head->w, n);
-        op_cross_entropy(&t->cx, loss, z, z, labels + s, weight, n, t->c->dims.V);
-        if (!dh)
+        op_linear(&t->cx, z, x->h + s * d, &x->head->w, n);
+        row_losses(t, x, z, s, n, soft);
+        if (!x->dh)
             continue;
-        memset(dh + s * d, 0, n * d * sizeof *dh);
-        if (weight_is_quantised(head->w.type))
-            back_frozen(t, dh + s * d, z, &head->w, n);
+        memset(x->dh + s * d, 0, n * d * sizeof *x->dh);
+        if (weight_is_quantised(x->head->w.type))
+            back_frozen(t, x->dh + s * d, z, &x->head->w, n);
         else
-            op_back_linear_x(&t->cx, dh + s * d, z, &head->w, n);
-        if (head->g)
-            op_back_linear_w(&t->cx, head->g, z, h + s * d, n, t->c->dims.V, d);
+            op_back_linear_x(&t->cx, x->dh + s * d, z, &x->head->w, n);
+        if (x->head->g)
+            op_back_linear_w(&t->cx, x->head->g, z, x->h + s * d, n, t->c->dims.V, d);
     }
 }
 
@@ -53,18 +92,37 @@ static void predict_sequences(struct trainer *t, int k, size_t from, size_t to, 
 {
     struct train_depth *x = k < 0 ? NULL : &t->depth[k];
     const struct train_rows *rows = x ? &x->rows : &t->rows;
-    size_t first = rows->first[from], S = rows->first[to] - first, at = first * t->c->dims.d;
+    struct soft_sums main = {.data = sums->main};
+    size_t first = rows->first[from], at = first * t->c->dims.d;
     float *dh = x ? x->dg : t->dhidden;
-    predict(t, x ? &t->mtp[k % t->used].head : &t->head, (x ? x->g : t->hidden) + at, backward ? dh + at : NULL, rows->labels + first, S,
-            &sums->loss[k + 1], sums->weight[k + 1]);
+    struct predicted p = {x ? &t->mtp[k % t->used].head : &t->head, (x ? x->g : t->hidden) + at, backward ? dh + at : NULL, rows->labels + first,
+                          rows->first[to] - first, t->rows.first[from] + (size_t)(k + 1), x ? &sums->depth[k] : &main,
+                          x ? sums->weight[k] : sums->main_weight};
+    predict(t, &p, x && train_is_soft(t));
+    sums->main = main.data;
 }
 
+void train_features(struct trainer *t, int k, float *dhanded, double *sum, float weight)
+{
+    const struct train_rows *rows = &t->depth[k].rows;
+    size_t d = t->c->dims.d;
+    for (size_t q = 0; q < t->sequences && t->loss.terms.features != 0; q++) {
+        size_t first = rows->first[q], S = rows->first[q + 1] - first;
+        if (S)
+            op_smooth_l1(&t->cx, sum, dhanded ? dhanded + first * d : NULL, train_handed(t, k) + first * d,
+                         train_handed(t, -1) + (t->rows.first[q] + (size_t)(k + 1)) * d, rows->labels + first, weight, S, d);
+    }
+}
+
+/* Rows that learn from the target are computed sequence by sequence, because the target's rows for them are. */
 void train_heads(struct trainer *t, struct train_sums *sums, int backward)
 {
-    int shared = 0;
+    int alone = train_is_soft(t);
     for (int k = 0; k < t->used; k++)
-        shared |= t->head.g && !t->mtp[k].owns_head;
-    for (size_t q = 0, n = shared ? 1 : t->sequences; q < t->sequences; q += n)
+        alone |= t->head.g && !t->mtp[k].owns_head;
+    for (size_t q = 0, n = alone ? 1 : t->sequences; q < t->sequences; q += n)
         for (int k = t->layers ? -1 : 0; k < t->o.depths; k++)
             predict_sequences(t, k, q, q + n, sums, backward);
+    for (int k = 0; k < t->o.depths; k++)
+        train_features(t, k, NULL, &sums->features[k], 0);
 }

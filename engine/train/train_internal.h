@@ -7,6 +7,7 @@
 #include "engine/pass/forward.h"
 #include "ops/attention.h"
 #include "ops/backward/mlp.h"
+#include "ops/backward/soft_cross_entropy.h"
 #include "ops/router.h"
 
 /* ---- weights (train_tensors.c) ---- */
@@ -90,7 +91,8 @@ struct train_shared {
     float *concat, *dconcat;   /* [S, 2d] */
     float *embedding;          /* [S, d] */
     float *dx, *dtaken;        /* [S, d] */
-    float *z;                  /* [head_rows, V] */
+    float *z, *target_z;       /* [head_rows, V]; target_z only if rows learn from the target */
+    float *target_h;           /* [head_rows, d]: hidden states of the target after model.norm, where the trainer has those before it */
     float *decoded;            /* [DECODED_ROWS, d]: rows of a quantised head */
     float *some;               /* [head_rows, DECODED_ROWS]: columns of dz */
     size_t head_rows;
@@ -101,6 +103,7 @@ struct trainer {
     const struct model *model;
     const struct config *c;
     struct trainer_options o;
+    struct loss loss;
     vb_allocator allocator;
     struct op_ctx cx;
     struct crew *crew;
@@ -156,25 +159,34 @@ void train_layer_back(struct trainer *t, const struct train_layer *l, const stru
 void train_back_linear(struct trainer *t, float *dx, const float *dy, const float *x, const struct train_part *w, size_t S);
 void train_back_norm(struct trainer *t, float *dx, const float *dy, size_t ldy, const float *x, size_t ldx, const struct train_part *w, size_t S, double eps);
 
-/* ---- train_pass.c ---- */
-
-/* Sets the rows of the target (k = -1) or of depth k, for t->batch. */
-void train_set_rows(struct trainer *t, struct train_rows *rows, int k);
-/* Computes all hidden states of a micro-batch, from t->rows and the rows of the depths. */
-void train_forward(struct trainer *t);
-/* From the gradients that the losses gave (t->dhidden, depth[k].dg) to those of all weights. */
-void train_backward(struct trainer *t);
-
 /* ---- train_heads.c ---- */
 
-/* The sums of the cross entropies of the target ([0]) and of the depths ([k + 1]), and the weights of these sums in the loss. */
+/* The sum of the target's cross entropies, those of the terms of each depth, and the weights of these sums in the loss. */
 struct train_sums {
-    double loss[VB_MAX_DRAFT + 1];
-    float weight[VB_MAX_DRAFT + 1];
+    double main;
+    struct soft_sums depth[VB_MAX_DRAFT];
+    double features[VB_MAX_DRAFT];
+    float main_weight, weight[VB_MAX_DRAFT], feature_weight[VB_MAX_DRAFT];
 };
 /* Adds the losses of a micro-batch to *sums. If `backward` is nonzero, also sets t->dhidden and depth[k].dg, and adds to the gradients of
  * the output heads. */
 void train_heads(struct trainer *t, struct train_sums *sums, int backward);
+/* Whether rows of modules learn from the logits of the target, or from these or its hidden states. */
+static inline int train_is_soft(const struct trainer *t) { return t->loss.terms.soft != 0 || t->loss.terms.top != 0; }
+static inline int train_learns_from_target(const struct trainer *t) { return train_is_soft(t) || t->loss.terms.features != 0; }
+/* Adds the distances of what depth k hands on from the target's hidden states to *sum, and their gradients to dhanded [S, d] (NULL: not). */
+void train_features(struct trainer *t, int k, float *dhanded, double *sum, float weight);
+
+/* ---- train_pass.c ---- */
+
+/* Sets the rows of the target (k = -1) or of depth k, for t->batch. */
+void train_set_rows(struct trainer *t, struct train_rows *rows, int k);
+/* The hidden states that depth k hands on to depth k + 1; k = -1: the target's. */
+const float *train_handed(const struct trainer *t, int k);
+/* Computes all hidden states of a micro-batch, from t->rows and the rows of the depths. */
+void train_forward(struct trainer *t);
+/* From the gradients that the losses gave (t->dhidden, depth[k].dg) to those of all weights. */
+void train_backward(struct trainer *t, const struct train_sums *sums);
 
 /* ---- train_target.c ---- */
 

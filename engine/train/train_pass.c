@@ -38,7 +38,7 @@ static size_t rows_of(const struct train_rows *rows, size_t q) { return rows->fi
 
 /* ---- forward ---- */
 
-static const float *handed(const struct trainer *t, int k)
+const float *train_handed(const struct trainer *t, int k)
 {
     if (k < 0)
         return t->layers && t->c->conventions.value[MAIN_HIDDEN] ? t->last : t->hidden;
@@ -63,7 +63,7 @@ static void depth_forward(struct trainer *t, int k)
     struct taking taking = taking_of(t, k);
     size_t d = t->c->dims.d;
     for (size_t q = 0; q < t->sequences; q++)
-        memcpy(x->taken + taking.to->first[q] * d, handed(t, k - 1) + taking.from->first[q] * d, rows_of(taking.to, q) * d * sizeof *x->taken);
+        memcpy(x->taken + taking.to->first[q] * d, train_handed(t, k - 1) + taking.from->first[q] * d, rows_of(taking.to, q) * d * sizeof *x->taken);
     combine(t, x, w);
     op_linear(&t->cx, x->kept.x, t->shared.concat, &w->eh_proj.w, x->rows.S);
     train_layer_forward(t, &w->layer, &x->rows, &x->kept, x->y);
@@ -95,7 +95,7 @@ static void give_back(struct trainer *t, float *dx, int k)
 }
 
 /* Sets dtaken. On entry, it is that of depth k + 1. */
-static void depth_back(struct trainer *t, int k)
+static void depth_back(struct trainer *t, int k, const struct train_sums *sums)
 {
     struct train_depth *x = &t->depth[k];
     struct train_module *w = &t->mtp[k % t->used];
@@ -103,9 +103,12 @@ static void depth_back(struct trainer *t, int k)
     size_t S = x->rows.S, d = t->c->dims.d;
     double eps = t->c->rms_norm_eps;
     int swapped = t->c->conventions.value[CONCAT];
+    float *dhanded = t->c->conventions.value[DRAFT_HIDDEN] ? y->dx : x->dg;
+    double known = 0;
     memset(y->dx, 0, S * d * sizeof *y->dx);
-    if (k + 1 < t->o.depths)
-        give_back(t, t->c->conventions.value[DRAFT_HIDDEN] ? y->dx : x->dg, k + 1);
+    if (k + 1 < t->o.depths && !t->loss.detached)
+        give_back(t, dhanded, k + 1);
+    train_features(t, k, dhanded, &known, sums->feature_weight[k]);
     train_back_norm(t, y->dx, x->dg, d, x->y, d, &w->norm, S, eps);
     train_layer_count(&w->layer, &x->kept, t->c->dims.chosen, S);
     train_layer_back(t, &w->layer, &x->rows, &x->kept, y->dx);
@@ -141,16 +144,16 @@ static void embeddings_back(struct trainer *t)
     }
 }
 
-void train_backward(struct trainer *t)
+void train_backward(struct trainer *t, const struct train_sums *sums)
 {
     size_t d = t->c->dims.d, S = t->rows.S;
     for (int k = t->o.depths - 1; k >= 0; k--)
         if (t->depth[k].rows.S)
-            depth_back(t, k);
+            depth_back(t, k, sums);
     if (t->layers) {
         float *dx = t->shared.dx;
         memset(dx, 0, S * d * sizeof *dx);
-        if (t->o.depths)
+        if (t->o.depths && !t->loss.detached)
             give_back(t, t->c->conventions.value[MAIN_HIDDEN] ? dx : t->dhidden, 0);
         train_back_norm(t, dx, t->dhidden, d, t->last, d, &t->norm, S, t->c->rms_norm_eps);
         for (size_t l = t->c->dims.layers; l-- > 0;) {

@@ -103,6 +103,14 @@ static int not_finite(const struct trainer *t, vb_error *err)
 
 /* ---- a step ---- */
 
+/* The loss of a depth from its terms, or its sum from theirs. A term without a weight may not be finite. */
+static double depth_loss(const struct trainer *t, const struct soft_sums *x, double features)
+{
+    const struct loss_terms *l = &t->loss.terms;
+    return (l->data != 0 ? l->data * x->data : 0) + (l->soft != 0 ? l->soft * x->soft : 0) + (l->top != 0 ? l->top * x->top : 0) +
+           (l->features != 0 ? l->features * features : 0);
+}
+
 static int micro_batch(struct trainer *t, struct train_sums *sums, int backward, vb_error *err)
 {
     int rc;
@@ -113,11 +121,13 @@ static int micro_batch(struct trainer *t, struct train_sums *sums, int backward,
         return rc;
     train_forward(t);
     train_heads(t, sums, backward);
-    for (int k = 0; k <= t->o.depths; k++)
-        if (!isfinite(sums->loss[k]))
-            return not_finite(t, err);
+    double sum = sums->main;
+    for (int k = 0; k < t->o.depths; k++)
+        sum += depth_loss(t, &sums->depth[k], sums->features[k]);
+    if (!isfinite(sum))
+        return not_finite(t, err);
     if (backward)
-        train_backward(t);
+        train_backward(t, sums);
     return VB_OK;
 }
 
@@ -142,21 +152,26 @@ static void clear(struct trainer *t)
 
 static void set_weights(const struct trainer *t, const struct training_losses *losses, struct train_sums *sums)
 {
-    sums->weight[0] = losses->rows ? (float)(1.0 / (double)losses->rows) : 0.0f;
+    sums->main_weight = losses->rows ? (float)(t->loss.main / (double)losses->rows) : 0.0f;
     for (int k = 0; k < t->o.depths; k++)
-        if (losses->depth_rows[k])
-            sums->weight[k + 1] = (float)(t->o.mtp_loss_scaling_factor / t->o.depths / (double)losses->depth_rows[k]);
+        if (losses->depth_rows[k]) {
+            double weight = t->loss.depth[k] / (double)losses->depth_rows[k];
+            sums->weight[k] = (float)weight;
+            sums->feature_weight[k] = (float)(weight * t->loss.terms.features / (double)t->c->dims.d);
+        }
 }
 
 static void set_losses(const struct trainer *t, struct training_losses *losses, const struct train_sums *sums)
 {
-    double mean = 0;
-    losses->main = losses->rows ? sums->loss[0] / (double)losses->rows : 0;
+    losses->main = losses->rows ? sums->main / (double)losses->rows : 0;
+    losses->total = t->loss.main * losses->main;
     for (int k = 0; k < t->o.depths; k++) {
-        losses->by_depth[k] = losses->depth_rows[k] ? sums->loss[k + 1] / (double)losses->depth_rows[k] : 0;
-        mean += losses->by_depth[k] / t->o.depths;
+        double rows = losses->depth_rows[k] ? (double)losses->depth_rows[k] : 1;
+        struct soft_sums x = {sums->depth[k].data / rows, sums->depth[k].soft / rows, sums->depth[k].top / rows, sums->depth[k].entropy / rows};
+        losses->terms[k] = (struct training_terms){x.data, x.soft, x.top, sums->features[k] / rows, x.entropy};
+        losses->by_depth[k] = depth_loss(t, &x, losses->terms[k].features);
+        losses->total += t->loss.depth[k] * losses->by_depth[k];
     }
-    losses->total = losses->main + t->o.mtp_loss_scaling_factor * mean;
 }
 
 static int run(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, int backward, vb_error *err)

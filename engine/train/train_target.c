@@ -68,22 +68,23 @@ static void run_pass(struct trainer *t)
     p->rows = 0;
 }
 
-/* The last row of a sequence predicts its last token, and no module reads it. */
+/* No row of a module reads or learns from the last row of a sequence. The one before it predicts the last token: no module reads it, but rows may
+ * learn from it. */
 int train_target(struct trainer *t, vb_error *err)
 {
-    size_t d = t->c->dims.d;
+    size_t d = t->c->dims.d, unread = train_learns_from_target(t) ? 1 : 2;
     int rc;
     for (size_t q = 0; q < t->sequences; q++) {
         const struct training_sequence *s = t->batch[q];
         float *to = t->hidden + t->rows.first[q] * d;
         if (s->hidden) {
-            memcpy(to, s->hidden, (s->count - 2) * d * sizeof *to);
+            memcpy(to, s->hidden, (s->count - unread) * d * sizeof *to);
             continue;
         }
         if (!t->target && (rc = open_pass(t, err)))
             return rc;
         struct kvcache *cache = &t->target->caches[q];
-        for (size_t i = 0; i + 2 < s->count; i++, to += d) {
+        for (size_t i = 0; i + unread < s->count; i++, to += d) {
             struct row row = {.cache = cache, .token = s->tokens[i], .slot = kvcache_append(cache), .index = (int32_t)i, .position = (int32_t)i, .expanded = 1};
             t->target->list[t->target->rows] = row;
             t->target->to[t->target->rows++] = to;

@@ -9,6 +9,7 @@
 #include "ops/backward/moe.h"
 #include "ops/backward/rmsnorm.h"
 #include "ops/backward/router.h"
+#include "ops/backward/smooth_l1.h"
 #include "ops/expanded.h"
 #include "ops/linear.h"
 #include "ops/mlp.h"
@@ -114,6 +115,8 @@ static void carve_shared(struct carver *c, struct train_shared *x, const struct 
     x->dx = floats(c, S * d);
     x->dtaken = floats(c, t->o.depths ? S * d : 0);
     x->z = floats(c, x->head_rows * s->V);
+    x->target_z = floats(c, train_is_soft(t) ? x->head_rows * s->V : 0);
+    x->target_h = floats(c, train_is_soft(t) ? x->head_rows * d : 0);
     x->decoded = floats(c, DECODED_ROWS * d);
     x->some = floats(c, x->head_rows * DECODED_ROWS);
 }
@@ -146,7 +149,9 @@ static size_t scratch_bytes(const struct trainer *t)
     bytes = max_size(bytes, op_linear_scratch(rows, s->d));
     for (size_t i = 0; i < t->count; i++)
         bytes = max_size(bytes, op_squares_scratch(t->tensors[i].rows * t->tensors[i].cols));
-    return max_size(bytes, op_cross_entropy_scratch(rows, s->V, t->cx.most_threads)) + 4096;
+    if (train_is_soft(t))
+        bytes = max_size(bytes, op_soft_cross_entropy_scratch(rows, s->V, (size_t)t->loss.terms.top_tokens, t->cx.most_threads));
+    return max_size(bytes, max_size(op_cross_entropy_scratch(rows, s->V, t->cx.most_threads), op_smooth_l1_scratch(t->room))) + 4096;
 }
 
 static void carve_all(struct carver *c, struct trainer *t)

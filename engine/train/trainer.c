@@ -36,6 +36,9 @@ static int check_model(const struct model *m, const struct trainer_options *o, v
     return check_conventions(c, err);
 }
 
+/* Returns how many modules are computed, if there are at least as many. */
+static int used_by(const struct trainer_options *o) { return o->loss && o->loss->chain == CHAIN_UNROLLED ? min_int(1, o->depths) : o->depths; }
+
 static int check_depths(const struct model *m, const struct trainer_options *o, vb_error *err)
 {
     int modules = o->modules ? o->modules : m->num_mtp, news = o->new_modules ? modules : modules - m->num_mtp;
@@ -45,10 +48,34 @@ static int check_depths(const struct model *m, const struct trainer_options *o, 
         return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP modules, wanted 0 to %d", o->modules, VB_MAX_DRAFT);
     if (o->depths && !modules)
         return vb_fail(err, VB_BAD_ARGUMENT, "%s has no MTP modules, wanted a number of new ones", checkpoint_dir(m->checkpoint));
-    if (news > 0 && modules > o->depths)
+    if (news > 0 && modules > used_by(o))
         return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP modules, of which some are new, and %d depths, which train no others than the first %d", modules,
-                       o->depths, o->depths);
+                       o->depths, used_by(o));
     return VB_OK;
+}
+
+static int check_loss(const struct model *m, const struct loss *l, vb_error *err)
+{
+    size_t V = m->config.dims.V;
+    double sum = l->main + l->terms.data + l->terms.soft + l->terms.top + l->terms.features;
+    for (int k = 0; k < l->depths; k++)
+        sum += l->depth[k];
+    if (!isfinite(sum))
+        return vb_fail(err, VB_BAD_ARGUMENT, "a loss has a weight that is not finite");
+    if (l->chain == CHAIN_ALIGNED)
+        return vb_fail(err, VB_UNSUPPORTED, "a loss wants aligned depths, which are not trained; wanted module k or module 0 at depth k");
+    if (l->terms.top != 0 && (l->terms.top_tokens < 1 || (size_t)l->terms.top_tokens > V))
+        return vb_fail(err, VB_BAD_ARGUMENT, "a loss of the top %d tokens, wanted 1 to %zu", l->terms.top_tokens, V);
+    return VB_OK;
+}
+
+/* The loss that the options ask for */
+static struct loss loss_of(const struct trainer_options *o)
+{
+    struct loss megatron = {.terms.data = 1, .chain = CHAIN_MODULES, .depths = o->depths, .main = 1};
+    for (int k = 0; k < o->depths && k < VB_MAX_DRAFT; k++)
+        megatron.depth[k] = o->mtp_loss_scaling_factor / o->depths;
+    return o->loss ? *o->loss : megatron;
 }
 
 /* Wants numbers that are finite and at least 0; the two betas are also below 1. */
@@ -113,22 +140,27 @@ void train_threads(struct trainer *t)
 int trainer_open(struct trainer **out, const struct model *m, const struct trainer_options *options, vb_error *err)
 {
     const struct kernels *k;
+    struct trainer_options o = *options;
+    struct loss loss = loss_of(options);
     int rc;
-    if ((rc = check_model(m, options, err)) || (rc = check_depths(m, options, err)) || (rc = check_numbers(options, err)) ||
-        (rc = find_kernels(&k, options->isa, err)))
+    o.depths = loss.depths;
+    if ((rc = check_model(m, &o, err)) || (rc = check_depths(m, &o, err)) || (rc = check_numbers(&o, err)) || (rc = check_loss(m, &loss, err)) ||
+        (rc = find_kernels(&k, o.isa, err)))
         return rc;
     struct trainer *t = vb_alloc(m->allocator, 1, sizeof *t);
     if (!t)
         return vb_fail(err, VB_NO_MEMORY, "no memory for a trainer");
     t->model = m;
     t->c = &m->config;
-    t->o = *options;
-    t->o.micro_tokens = options->micro_tokens ? options->micro_tokens : 4096;
+    t->o = o;
+    t->o.loss = NULL; /* the caller's */
+    t->loss = loss;
+    t->o.micro_tokens = o.micro_tokens ? o.micro_tokens : 4096;
     t->allocator = m->allocator_copy;
     t->cx.k = k;
-    t->cx.threads = t->cx.most_threads = options->threads ? options->threads : vb_processors();
-    t->modules = options->modules ? options->modules : m->num_mtp;
-    t->used = min_int(t->modules, options->depths);
+    t->cx.threads = t->cx.most_threads = o.threads ? o.threads : vb_processors();
+    t->modules = o.modules ? o.modules : m->num_mtp;
+    t->used = min_int(t->modules, used_by(&o));
     open_rope(t);
     if ((rc = open_threads(t, err)) || (rc = train_make_tensors(t, err))) {
         trainer_close(t);

@@ -11,6 +11,7 @@
 #ifndef VB_TRAINER_H
 #define VB_TRAINER_H
 
+#include "engine/base/loss.h"
 #include "engine/model/model.h"
 #include "ops/backward/adamw.h"
 
@@ -36,6 +37,9 @@ struct trainer_options {
                             Only with TRAIN_MODEL */
     uint64_t seed;       /* of new weights (trainer_initial) */
     double mtp_loss_scaling_factor;
+    /* NULL: Megatron's loss, with the numbers above. Else this loss (docs/TRAINING.md): its number of depths is D, and mtp_loss_scaling_factor is
+     * not read. Aligned depths are not possible */
+    const struct loss *loss;
     struct adamw adamw;  /* lr is not used: each step has its own */
     double max_norm;     /* gradients are clipped to this norm; 0: they are not */
     double bias_update_speed; /* of e_score_correction_bias (op_balance_bias); 0: it does not change. That of the frozen model never does */
@@ -50,14 +54,22 @@ struct training_sequence {
     const int32_t *tokens;
     size_t count;
     const float *hidden; /* only with TRAIN_MODULES: [count, d], the hidden states that module 0 reads (convention main-hidden); the last
-                            two rows are not read. NULL: the trainer computes them */
+                            two rows are not read, or the last one if rows learn from the target. NULL: the trainer computes them */
+};
+
+/* The terms of the rows of a depth (struct loss_terms), without their weights. Those that rows learn from the target are 0 if none of them has a
+ * weight; top and features are 0 if they have none. */
+struct training_terms {
+    double data, soft, top, features;
+    double entropy; /* of the target's distribution: soft - entropy is the Kullback-Leibler divergence */
 };
 
 /* Means, in nats; 0 if there is nothing to predict. */
 struct training_losses {
-    double total; /* main + mtp_loss_scaling_factor * mean over the depths of by_depth */
+    double total; /* the sum of main and by_depth with the weights of the loss; for Megatron's, main + factor * mean of by_depth */
     double main;  /* of tok[i+1]; 0 with TRAIN_MODULES, which does not compute it */
-    double by_depth[VB_MAX_DRAFT]; /* of tok[i+k+2] */
+    double by_depth[VB_MAX_DRAFT]; /* of the rows that predict tok[i+k+2]: the sum of the terms with their weights */
+    struct training_terms terms[VB_MAX_DRAFT];
     int64_t rows, depth_rows[VB_MAX_DRAFT];
 };
 

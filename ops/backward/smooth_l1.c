@@ -16,7 +16,6 @@ static void some_rows(void *arg, size_t first, size_t count)
     const struct distance *p = arg;
     for (size_t s = first; s < first + count; s++) {
         const float *x = p->x + s * p->D, *target = p->target + s * p->D;
-        float *dx = p->dx + s * p->D;
         double sum = 0.0;
         if (p->tok[s] < 0)
             continue;
@@ -24,7 +23,8 @@ static void some_rows(void *arg, size_t first, size_t count)
             float e = x[d] - target[d], low = e < -1.0f ? -1.0f : e, slope = low > 1.0f ? 1.0f : low;
             double size = fabs((double)e);
             sum = sum + (size < 1.0 ? 0.5 * size * size : size - 0.5);
-            dx[d] = dx[d] + slope * p->weight;
+            if (p->dx)
+                p->dx[s * p->D + d] = p->dx[s * p->D + d] + slope * p->weight;
         }
         p->row[s] = sum / (double)p->D;
     }

@@ -6,7 +6,7 @@
  *     L        = weight * D * sum_s mean_d l(e[s,d])
  *     dx[s,d] += max(-1, min(1, e[s,d])) * weight
  *
- *   x, target [S,D]   dx [S,D], continued   tok [S]: a row whose token is negative has no loss, and its dx does not change
+ *   x, target [S,D]   dx [S,D], continued; NULL: only the loss   tok [S]: a row whose token is negative has no loss, and its dx does not change
  *
  * weight is a factor divided by N D, where N is the number of rows with a loss in the whole step. The target is constant: it gets no
  * gradient.

@@ -28,7 +28,7 @@ static void truth_open(struct truth *x, const char *dir, const struct training_s
 {
     struct reference_losses losses;
     *x = (struct truth){.r = open_reference(dir),
-                        .options = {.depths = s->options.depths, .mtp_loss_scaling_factor = s->options.mtp_loss_scaling_factor}};
+                        .options = {.depths = s->options.depths, .mtp_loss_scaling_factor = s->options.mtp_loss_scaling_factor, .loss = s->options.loss}};
     OK(conventions_parse(&x->options.conventions, s->conventions, &err));
     for (size_t q = 0; q < TRAINING_SEQUENCES; q++)
         x->list[q] = (struct reference_sequence){s->list[q].tokens, (int)s->list[q].count};
@@ -81,13 +81,21 @@ static void check_losses(const char *name, const struct training_losses *have, c
     double bound = 1e-5; /* a loss is about log V; perturbed runs move it by less than 10^-6 */
     if ((whole && fabs(have->main - want->main) > bound) || have->rows != (whole ? want->rows : 0))
         fail_msg("%s: the main loss is %.9g of %ld rows, wanted %.9g of %ld", name, have->main, (long)have->rows, want->main, want->rows);
-    for (int k = 0; k < x->options.depths; k++)
+    for (int k = 0; k < x->options.depths; k++) {
+        const struct training_terms *a = &have->terms[k];
+        const struct reference_terms *b = &want->terms[k];
+        if (fabs(a->data - b->data) > bound || fabs(a->top - b->top) > bound || fabs(a->features - b->features) > bound)
+            fail_msg("%s, depth %d: data %.9g, top %.9g, features %.9g, wanted %.9g, %.9g, %.9g", name, k, a->data, a->top, a->features, b->data, b->top,
+                     b->features);
+        if (x->options.loss && x->options.loss->terms.soft != 0 && (fabs(a->soft - b->soft) > bound || fabs(a->entropy - b->entropy) > bound))
+            fail_msg("%s, depth %d: soft %.9g, entropy %.9g, wanted %.9g, %.9g", name, k, a->soft, a->entropy, b->soft, b->entropy);
         if (fabs(have->by_depth[k] - want->by_depth[k]) > bound || have->depth_rows[k] != want->depth_rows[k])
             fail_msg("%s: the loss of depth %d is %.9g of %ld rows, wanted %.9g of %ld", name, k, have->by_depth[k], (long)have->depth_rows[k],
                      want->by_depth[k], want->depth_rows[k]);
+    }
 }
 
-static void check_checkpoint(const char *dir, const char *name, const char *conventions, enum trained_part part, int depths)
+static void check_loss(const char *dir, const char *name, const char *conventions, enum trained_part part, int depths, const struct loss *loss)
 {
     struct training_step s;
     struct truth x;
@@ -96,6 +104,7 @@ static void check_checkpoint(const char *dir, const char *name, const char *conv
     vb_model *m = training_model(dir, conventions);
     training_step(&s, m, part, depths);
     s.conventions = conventions;
+    s.options.loss = loss;
     truth_open(&x, dir, &s);
     struct trainer *t = training_open(m, &s);
     struct training_losses losses = training_gradients(t, &s);
@@ -113,6 +122,11 @@ static void check_checkpoint(const char *dir, const char *name, const char *conv
     trainer_close(t);
     vb_model_close(m);
     truth_close(&x);
+}
+
+static void check_checkpoint(const char *dir, const char *name, const char *conventions, enum trained_part part, int depths)
+{
+    check_loss(dir, name, conventions, part, depths, NULL);
 }
 
 TEST(gradients_of_whole_models_are_those_of_the_reference)
@@ -144,6 +158,35 @@ TEST(gradients_of_small_models_are_those_of_the_reference)
         }
         remove_dir(dir);
     }
+}
+
+/* Published losses; in those of aligned depths, depth k is computed by module k instead. */
+static void check_published(const char *dir, const char *name, const char *conventions, enum trained_part part, const char *loss_name, int depths)
+{
+    struct loss loss;
+    char what[80];
+    OK(loss_named(&loss, loss_name, depths, -1, &err));
+    loss.chain = loss.chain == CHAIN_ALIGNED ? CHAIN_MODULES : loss.chain;
+    snprintf(what, sizeof what, "%s, %s", name, loss_name);
+    check_loss(dir, what, conventions, part, depths, &loss);
+}
+
+TEST(gradients_of_published_losses_are_those_of_the_reference)
+{
+    char dir[64];
+    struct loss mixture;
+    check_published("golden/tiny/v3-mtp3", "v3-mtp3", NULL, TRAIN_MODULES, "fastmtp", 3);
+    check_published("golden/tiny/v3-mtp3", "v3-mtp3", NULL, TRAIN_MODULES, "hass", 2);
+    check_published("golden/tiny/v3", "v3", NULL, TRAIN_MODEL, "sum", 2);
+    check_published("golden/tiny/glm", "glm", "main-hidden=pre-norm", TRAIN_MODULES, "eagle3", 2);
+    small_checkpoint(dir, &small_checkpoints[0]);
+    OK(loss_named(&mixture, "megatron", 3, 0.3, &err));
+    mixture.terms = (struct loss_terms){.data = 0.5, .soft = 0.25, .top = 0.5, .features = 2, .top_tokens = 3};
+    check_loss(dir, "mixture", "main-hidden=pre-norm,draft-hidden=pre-norm", TRAIN_MODEL, 3, &mixture);
+    check_loss(dir, "mixture", NULL, TRAIN_MODEL, 3, &mixture);
+    mixture.detached = 1;
+    check_loss(dir, "detached mixture", "draft-hidden=pre-norm", TRAIN_MODEL, 3, &mixture);
+    remove_dir(dir);
 }
 
 /* -- the loss ------------------------------------------------------------------------------------------------------ */
@@ -203,6 +246,7 @@ int main(void)
         cmocka_unit_test(gradients_of_whole_models_are_those_of_the_reference),
         cmocka_unit_test(gradients_of_modules_are_those_of_the_reference),
         cmocka_unit_test(gradients_of_small_models_are_those_of_the_reference),
+        cmocka_unit_test(gradients_of_published_losses_are_those_of_the_reference),
         cmocka_unit_test(the_forward_pass_has_the_bits_of_a_session_with_expanded_prefill),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,12 +43,13 @@ static uint64_t bits_of_steps(const struct model *m, const struct training_step 
     return hash;
 }
 
-static void check_bits(const char *dir, enum trained_part part, int depths, int modules, enum module_ends ends)
+static void check_bits(const char *dir, enum trained_part part, int depths, int modules, enum module_ends ends, const struct loss *loss)
 {
     static const size_t cuts[] = {0, 1, 40, 4096};
     struct training_step s;
     struct model *m = training_model(dir, NULL);
     training_step(&s, m, part, depths);
+    s.options.loss = loss;
     s.options.modules = modules;
     s.options.ends = ends;
     s.options.max_norm = 0.5;
@@ -68,12 +69,18 @@ static void check_bits(const char *dir, enum trained_part part, int depths, int 
 TEST(steps_have_the_same_bits_for_all_threads_micro_batches_and_instruction_sets)
 {
     char dir[64];
-    check_bits("golden/tiny/v3-mtp3", TRAIN_MODEL, 3, 0, ENDS_SHARED);
-    check_bits("golden/tiny/v3", TRAIN_MODEL, 2, 0, ENDS_STORED);   /* module 0 at two depths */
-    check_bits("golden/tiny/v3", TRAIN_MODULES, 2, 2, ENDS_OWN);    /* module 1 is new */
-    check_bits("golden/tiny/v2", TRAIN_MODULES, 1, 1, ENDS_SHARED);
+    struct loss loss;
+    check_bits("golden/tiny/v3-mtp3", TRAIN_MODEL, 3, 0, ENDS_SHARED, NULL);
+    check_bits("golden/tiny/v3", TRAIN_MODEL, 2, 0, ENDS_STORED, NULL);   /* module 0 at two depths */
+    check_bits("golden/tiny/v3", TRAIN_MODULES, 2, 2, ENDS_OWN, NULL);    /* module 1 is new */
+    check_bits("golden/tiny/v2", TRAIN_MODULES, 1, 1, ENDS_SHARED, NULL);
+    OK(loss_named(&loss, "hass", 3, -1, &err));
+    loss.chain = CHAIN_MODULES;
+    loss.main = loss.terms.data = 0.5;
+    check_bits("golden/tiny/v3-mtp3", TRAIN_MODEL, 3, 0, ENDS_OWN, &loss);
+    check_bits("golden/tiny/glm", TRAIN_MODULES, 3, 0, ENDS_STORED, &loss);
     small_checkpoint(dir, &small_checkpoints[1]); /* tied embeddings, which new modules use too */
-    check_bits(dir, TRAIN_MODEL, 2, 2, ENDS_SHARED);
+    check_bits(dir, TRAIN_MODEL, 2, 2, ENDS_SHARED, NULL);
     remove_dir(dir);
 }
 
@@ -86,26 +93,36 @@ static int keep_hidden(void *context, int depth, size_t index, const float *logi
     return 0;
 }
 
-TEST(hidden_states_that_are_given_have_the_same_result_as_those_that_are_computed)
+/* unread: rows at the end of a sequence that are not read */
+static void check_hidden(const struct loss *loss, size_t unread)
 {
     struct training_step s;
     struct model *m = training_model("golden/tiny/v3", NULL);
     static float hidden[TRAINING_SEQUENCES][40 * 64];
     assert_int_equal(m->config.dims.d, 64);
     training_step(&s, m, TRAIN_MODULES, 1);
+    s.options.loss = loss;
     uint64_t want = bits_of_steps(m, &s);
     for (size_t q = 0; q < TRAINING_SEQUENCES; q += 2) {
         vb_session *session = open_session(m, &(vb_session_options){.prefill = "expanded", .threads = 1}, s.list[q].tokens, s.list[q].count);
         OK(vb_evaluate(session, 0, keep_hidden, hidden[q], &err));
         vb_session_close(session);
-        for (size_t i = s.list[q].count < 2 ? 0 : (s.list[q].count - 2) * 64; i < s.list[q].count * 64; i++)
-            hidden[q][i] = NAN; /* not read */
+        for (size_t i = s.list[q].count < 2 ? 0 : (s.list[q].count - unread) * 64; i < s.list[q].count * 64; i++)
+            hidden[q][i] = NAN;
         s.list[q].hidden = hidden[q];
     }
     assert_true(bits_of_steps(m, &s) == want);
     hidden[0][64]++;
     assert_true(bits_of_steps(m, &s) != want);
     vb_model_close(m);
+}
+
+TEST(hidden_states_that_are_given_have_the_same_result_as_those_that_are_computed)
+{
+    struct loss loss;
+    check_hidden(NULL, 2);
+    OK(loss_named(&loss, "eagle", 1, -1, &err));
+    check_hidden(&loss, 1);
 }
 
 /* The gradient of a shared head is the sum of those of the copies, each of which has the error of adding up its rows. */
@@ -365,6 +382,19 @@ TEST(what_cannot_be_trained_is_refused_in_one_sentence)
     refuse(v3, &o, VB_BAD_ARGUMENT, "max_norm is nan");
     o = s.options, o.isa = "sse9";
     refuse(v3, &o, VB_BAD_ARGUMENT, "unknown instruction set sse9");
+    struct loss loss;
+    OK(loss_named(&loss, "hass", 1, -1, &err));
+    o = s.options;
+    o.loss = &loss;
+    refuse(v3, &o, VB_UNSUPPORTED, "a loss wants aligned depths, which are not trained; wanted module k or module 0 at depth k");
+    loss.chain = CHAIN_UNROLLED;
+    o.modules = 2;
+    refuse(v3, &o, VB_BAD_ARGUMENT, "2 MTP modules, of which some are new, and 1 depths, which train no others than the first 1");
+    o.modules = 0;
+    loss.terms.top_tokens = 0;
+    refuse(v3, &o, VB_BAD_ARGUMENT, "a loss of the top 0 tokens, wanted 1 to ");
+    loss.depth[0] = INFINITY;
+    refuse(v3, &o, VB_BAD_ARGUMENT, "a loss has a weight that is not finite");
     m = training_model("golden/tiny/v32", NULL);
     refuse(m, &s.options, VB_UNSUPPORTED, "index_topk is 16, and gradients are not computed for sparse attention");
     vb_model_close(m);
