@@ -14,6 +14,9 @@ const struct option options_to_train[] = {
     /* ---- what is trained ---- */
     {"--part", NULL, "PART", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(part), 0, 0,
      "Train only the MTP modules, and leave the rest of the model as it is (modules), or train every weight (model; default modules)."},
+    {"--from-scratch", NULL, NULL, TRAIN_OPTIONS, TAKES_TRAIN, FLAG, TRAIN(from_scratch), 0, 0,
+     "Begin with random weights everywhere, as --part model. MODEL needs no weights: its config.json gives the shape of the model. DIR/initial "
+     "becomes the model before the first step."},
     {"--mtp-num-layers", NULL, "D", TRAIN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(depths), 0, VB_MAX_DRAFT,
      "Train D depths: depth k drafts the token k+2 places after a row (default: as many as the checkpoint has MTP modules, or 1). With 0 "
      "and --part model, no module is trained."},

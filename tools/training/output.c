@@ -33,6 +33,8 @@ struct output_folder {
     int layers;             /* num_hidden_layers */
     int is_single, cut;     /* the source is a single file; some file has to be written again */
     int trained[VB_MAX_DRAFT]; /* whether tensors of module k are trained */
+    const char *from;          /* the folder of the other files */
+    int whole, f32;            /* whether every weight is trained; whether all tensors are stored in F32 */
 };
 
 static int failed(const struct output_folder *o, const char *path) { return cli_fail(o->r->c, EXIT_OTHER, "%s: %s", path, strerror(errno)); }
@@ -80,7 +82,7 @@ static int is_dropped(const struct output_folder *o, const char *name)
 {
     int layer = layer_of(name);
     if (layer < o->layers)
-        return !strcmp(o->r->c->train.part, "model");
+        return o->whole;
     int module = layer - o->layers;
     return module >= trainer_modules(o->r->trainer) || o->trained[module];
 }
@@ -116,7 +118,7 @@ static uint16_t bf16_of(float x)
 static int is_f32(const struct output_folder *o, const char *name)
 {
     vb_tensor t;
-    if (!strcmp(o->r->c->train.type, "f32") || cli_ends_with(name, ".e_score_correction_bias"))
+    if (o->f32 || cli_ends_with(name, ".e_score_correction_bias"))
         return 1;
     return vb_tensors_find(o->source, name, &t) && !strcmp(t.dtype, "F32");
 }
@@ -171,7 +173,7 @@ static size_t kept_of(const struct output_folder *o, const char *file, vb_tensor
 {
     vb_tensor t;
     size_t count = 0;
-    for (size_t i = 0; vb_tensors_at(o->source, i, &t); i++)
+    for (size_t i = 0; o->source && vb_tensors_at(o->source, i, &t); i++)
         if (!strcmp(t.file, file) && !is_dropped(o, t.name))
             list[count++] = t;
     return count;
@@ -181,7 +183,7 @@ static size_t tensors_of_source(const struct output_folder *o)
 {
     vb_tensor t;
     size_t count = 0;
-    while (vb_tensors_at(o->source, count, &t))
+    while (o->source && vb_tensors_at(o->source, count, &t))
         count++;
     return count;
 }
@@ -236,7 +238,7 @@ static int copy_file(const struct output_folder *o, const char *from, const char
 static int take_file(const struct output_folder *o, const char *file, const char *name)
 {
     char from[PATH_SIZE], to[PATH_SIZE];
-    int code = join(o, from, o->r->model_dir, file);
+    int code = join(o, from, o->from, file);
     if (code == EXIT_DONE)
         code = join(o, to, o->dir, name);
     if (code != EXIT_DONE)
@@ -325,7 +327,7 @@ static int write_config(const struct output_folder *o)
     char from[PATH_SIZE], to[PATH_SIZE], *text;
     size_t size;
     vb_error err;
-    int modules = trainer_modules(o->r->trainer), code = join(o, from, o->r->model_dir, "config.json");
+    int modules = trainer_modules(o->r->trainer), code = join(o, from, o->from, "config.json");
     if (code == EXIT_DONE)
         code = join(o, to, o->dir, "config.json");
     if (code != EXIT_DONE)
@@ -336,7 +338,7 @@ static int write_config(const struct output_folder *o)
     vb_free(NULL, text);
     if (!config)
         return cli_error(o->r->c, &err);
-    int whole = !strcmp(o->r->c->train.part, "model"); /* then no weight is quantised any more */
+    int whole = o->whole; /* then no weight is quantised any more */
     if (json_integer_value(json_object_get(config, key)) == modules && !(whole && json_object_get(config, "quantization_config"))) {
         code = copy_file(o, from, to);
     } else {
@@ -367,13 +369,13 @@ static int copy_others(const struct output_folder *o)
     char from[PATH_SIZE], to[PATH_SIZE];
     struct stat st;
     int code = EXIT_DONE;
-    DIR *dir = opendir(o->r->model_dir);
+    DIR *dir = opendir(o->from);
     if (!dir)
-        return failed(o, o->r->model_dir);
+        return failed(o, o->from);
     for (const struct dirent *e; code == EXIT_DONE && (e = readdir(dir));) {
         if (!is_other(e->d_name))
             continue;
-        code = join(o, from, o->r->model_dir, e->d_name);
+        code = join(o, from, o->from, e->d_name);
         if (code == EXIT_DONE)
             code = join(o, to, o->dir, e->d_name);
         if (code == EXIT_DONE && !stat(from, &st) && S_ISREG(st.st_mode) && st.st_size <= MOST_OTHER)
@@ -385,8 +387,7 @@ static int copy_others(const struct output_folder *o)
 
 /* ---- the folder -------------------------------------------------------------------------------------------------------------- */
 
-/* Removes a folder that output_write has made: it has no folders in it. */
-static void remove_folder(const char *path)
+void output_remove(const char *path)
 {
     char name[PATH_SIZE];
     DIR *dir = opendir(path);
@@ -405,37 +406,54 @@ static int num_layers(const struct training *r)
     return facts.layers;
 }
 
-int output_write(struct training *r)
+/* Makes the folder DIR/`name`, in the place of an older one. */
+static int write_folder(struct output_folder *o, const char *name)
 {
-    struct output_folder o = {.r = r, .files = json_object(), .weight_map = json_object(), .layers = num_layers(r)};
-    char model[PATH_SIZE];
-    vb_error err;
-    int code = join(&o, o.dir, r->dir, "model.new");
+    char model[PATH_SIZE], part[32];
+    snprintf(part, sizeof part, "%s.new", name);
+    o->files = json_object();
+    o->weight_map = json_object();
+    int code = join(o, o->dir, o->r->dir, part);
     if (code == EXIT_DONE)
-        code = join(&o, model, r->dir, "model");
-    remove_folder(o.dir);
-    if (code == EXIT_DONE && mkdir(o.dir, 0777))
-        code = failed(&o, o.dir);
-    if (code == EXIT_DONE && vb_tensors_open(&o.source, r->model_dir, NULL, &err))
-        code = cli_error(r->c, &err);
-    if (code == EXIT_DONE) {
-        look_at_trained(&o);
-        look_at_source(&o);
-        code = o.is_single && o.cut ? write_single(&o) : write_many(&o);
+        code = join(o, model, o->r->dir, name);
+    output_remove(o->dir);
+    if (code == EXIT_DONE && mkdir(o->dir, 0777))
+        code = failed(o, o->dir);
+    if (code == EXIT_DONE && o->source) {
+        look_at_trained(o);
+        look_at_source(o);
     }
     if (code == EXIT_DONE)
-        code = write_config(&o);
+        code = !o->source || (o->is_single && o->cut) ? write_single(o) : write_many(o);
     if (code == EXIT_DONE)
-        code = copy_others(&o);
-    vb_tensors_close(o.source);
-    json_decref(o.files);
-    json_decref(o.weight_map);
+        code = write_config(o);
+    if (code == EXIT_DONE)
+        code = copy_others(o);
+    json_decref(o->files);
+    json_decref(o->weight_map);
     if (code == EXIT_DONE) {
-        remove_folder(model); /* of a run that has ended, and was then continued */
-        if (rename(o.dir, model))
-            code = failed(&o, model);
+        output_remove(model); /* of a run that has ended, and was then continued */
+        if (rename(o->dir, model))
+            code = failed(o, model);
     }
     if (code != EXIT_DONE)
-        remove_folder(o.dir);
+        output_remove(o->dir);
     return code;
+}
+
+int output_write(struct training *r)
+{
+    const struct cli_training *t = &r->c->train;
+    struct output_folder o = {.r = r, .from = r->model_dir, .layers = num_layers(r), .whole = !strcmp(t->part, "model"), .f32 = !strcmp(t->type, "f32")};
+    vb_error err;
+    if (vb_tensors_open(&o.source, r->model_dir, NULL, &err))
+        return cli_error(r->c, &err);
+    int code = write_folder(&o, "model");
+    vb_tensors_close(o.source);
+    return code;
+}
+
+int output_write_initial(struct training *r, const char *from)
+{
+    return write_folder(&(struct output_folder){.r = r, .from = from, .whole = 1, .f32 = 1}, "initial");
 }

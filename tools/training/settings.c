@@ -123,7 +123,7 @@ static void set_defaults(struct cli_training *t, int stored, long long positions
     real_default(&t->eval_share, t->eval_data ? 0 : 0.05);
     whole_default(&t->seq_length, positions < 512 ? positions : 512);
     whole_default(&t->batch_tokens, t->seq_length > 4096 ? t->seq_length : 4096);
-    whole_default(&t->seed, 1234);
+    whole_default(&t->seed, TRAINING_SEED);
     real_default(&t->lr, 3e-4);
     real_default(&t->min_lr, 0);
     whole_default(&t->warmup_iters, 0);

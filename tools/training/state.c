@@ -116,6 +116,8 @@ void state_close(struct training *r)
     if (!r->data_hash && !r->c->train.resume) { /* the run has not begun: its folder has nothing but the lock */
         path_of(r, "lock", path);
         unlink(path);
+        if (r->initial_dir)
+            output_remove(r->initial_dir);
         if (r->made)
             rmdir(r->dir);
     }

@@ -202,7 +202,12 @@ static int begin(struct training *r, json_t **head)
         return cli_fail(c, EXIT_USAGE, "MODEL is missing; see verbatim train --help");
     if (!c->train.resume && !c->out)
         return cli_fail(c, EXIT_USAGE, "-o is missing; see verbatim train --help");
-    int code = EXIT_DONE;
+    int code = EXIT_DONE, scratch = c->train.from_scratch && !c->train.resume;
+    if (scratch) {
+        code = state_folder(r);
+        if (code == EXIT_DONE)
+            code = initial_make(r);
+    }
     if (c->train.resume) {
         code = state_folder(r);
         if (code == EXIT_DONE)
@@ -218,7 +223,7 @@ static int begin(struct training *r, json_t **head)
         code = cli_open(c);
     if (code == EXIT_DONE)
         code = settings_check(r);
-    if (code == EXIT_DONE && !c->train.resume)
+    if (code == EXIT_DONE && !c->train.resume && !scratch)
         code = state_folder(r);
     return code;
 }
@@ -275,6 +280,7 @@ static int run(struct cli *c)
     documents_close(&r.data);
     documents_close(&r.held);
     state_close(&r);
+    free(r.initial_dir);
     free(r.model_dir);
     json_decref(r.options);
     json_decref(head); /* options have strings in it */

@@ -4,6 +4,7 @@
  *   DIR/data.safetensors   the tokens of all documents
  *   DIR/lock               locked while a process trains
  *   DIR/curves.csv, .svg   the losses of the steps so far
+ *   DIR/initial            with --from-scratch: the model before the first step, a checkpoint
  *   DIR/model              the result: a checkpoint
  *   DIR/megatron.safetensors  with --save-megatron: the trained modules under Megatron's names
  *   DIR/result.json        what drafting with it was measured to bring
@@ -17,6 +18,7 @@
 #include "tools/training/documents.h"
 #include "tools/training/order.h"
 
+#define TRAINING_SEED 1234 /* the default of --seed, that of Megatron */
 #define CURVE_COLUMNS (4 + 2 * (2 + VB_MAX_DRAFT)) /* see tools/training/curves.c */
 
 /* The learning curves: a row for each logged step. */
@@ -42,6 +44,7 @@ struct training {
     struct curves curves;
     json_t *options;             /* of the run, by name */
     char *model_dir;             /* the absolute path of MODEL */
+    char *initial_dir;           /* DIR/initial; NULL without --from-scratch */
 };
 
 /* ---- options (tools/training/settings.c) ---- */
@@ -91,6 +94,13 @@ void curves_close(struct curves *k);
 int output_check(const struct cli *c, const char *model_dir);
 /* Writes the folder DIR/model. Reports errors. */
 int output_write(struct training *r);
+/* Writes the folder DIR/initial: all tensors of r->trainer, and the files of the folder `from` other than weights. Reports errors. */
+int output_write_initial(struct training *r, const char *from);
+/* Removes a folder that has no folders in it, if it is there. */
+void output_remove(const char *path);
+/* Writes DIR/initial with random weights (tools/training/initial.c). c->model_dir is a model whose weights are not read, or a folder with a
+ * config.json; it becomes DIR/initial. Reports errors. */
+int initial_make(struct training *r);
 /* The trained modules under Megatron's names (tools/training/megatron.c). Report errors.
  *
  * megatron_read puts the weights of a safetensors file into the trainer: every tensor that Megatron has, too, must be there, under
