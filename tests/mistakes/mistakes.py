@@ -143,7 +143,7 @@ class Copy:
             elif not entry.name.startswith((".git", "build")):
                 (self.tree / entry.name).symlink_to(entry)
         for path in (ROOT / build).rglob("*"):
-            if path.suffix in (".o", ".d", ".a", ".found") or str(path.relative_to(ROOT / build)) in programs:
+            if path.suffix in (".o", ".d", ".a", ".so", ".found") or str(path.relative_to(ROOT / build)) in programs:
                 to = self.tree / build / path.relative_to(ROOT / build)
                 to.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, to)
