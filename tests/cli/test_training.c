@@ -522,6 +522,60 @@ TEST(the_first_held_out_loss_is_that_of_eval)
     json_decref(eval);
 }
 
+/* The total of the first row, from the losses by depth. */
+static void expect_total(const char *run, const double weights[3])
+{
+    static const char *const names[] = {"held_out_mtp1", "held_out_mtp2", "held_out_mtp3"};
+    double loss, depth[3], sum = 0;
+    for (int k = 0; k < 3; k++) {
+        assert_int_equal(column_of(run, names[k], &depth[k], 1), 1);
+        sum += weights[k] * depth[k];
+    }
+    assert_int_equal(column_of(run, "held_out_loss", &loss, 1), 1);
+    if (fabs(loss - sum) > 1e-7 * sum) /* nine digits */
+        fail_msg("%s: the loss is %.9g, wanted %.9g", run, loss, sum);
+}
+
+TEST(losses_have_their_published_weights)
+{
+    static const struct {
+        const char *name, *factor;
+        double weights[3];
+    } cases[] = {{"megatron", "0.3", {0.1, 0.1, 0.1}}, {"fastmtp", NULL, {1 / 1.96, 0.6 / 1.96, 0.36 / 1.96}}, {"fastmtp", "0.5", {4 / 7.0, 2 / 7.0, 1 / 7.0}},
+                 {"sum", NULL, {1, 1, 1}}, {"eagle", NULL, {1, 1, 1}}};
+    write_data("data.jsonl", 12, 7);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const char *arguments[] = {verbatim, "train", MTP3, "--data", in("data.jsonl"), "--train-iters", "0", SMALL, "-o", in("run"), "--loss", cases[i].name,
+                                   cases[i].factor ? "--mtp-loss-scaling-factor" : NULL, cases[i].factor, NULL};
+        struct said s = run_to(PIPE, arguments);
+        expect_code(&s, 0);
+        forget(&s);
+        expect_total(in("run"), cases[i].weights);
+        remove_tree(in("run"));
+    }
+    expect_failure(RUN("train", MTP3, "--data", "x", "--train-iters", "0", "-o", in("run"), "--loss", "hass"), 1, "aligned depths, which are not trained");
+    expect_failure(RUN("train", MTP3, "--data", "x", "--train-iters", "0", "-o", in("run"), "--loss", "medusa"), 2, "--loss: ");
+    expect_failure(RUN("train", MTP3, "--data", "x", "--train-iters", "0", "-o", in("run"), "--loss", "eagle", "--soft-targets", "0.5"), 2,
+                   "--soft-targets does not go together with --loss eagle");
+    expect_failure(RUN("train", MTP3, "--data", "x", "--train-iters", "0", "-o", in("run"), "--soft-targets", "2"), 2, "--soft-targets is 2, wanted");
+}
+
+TEST(soft_targets_mix_the_text_and_the_model)
+{
+    double loss[3];
+    static const char *const shares[] = {"0", "1", "0.25"};
+    write_data("data.jsonl", 12, 7);
+    for (int i = 0; i < 3; i++) {
+        struct said s = RUN("train", MTP3, "--data", in("data.jsonl"), "--train-iters", "0", SMALL, "-o", in("run"), "--soft-targets", shares[i]);
+        expect_code(&s, 0);
+        forget(&s);
+        assert_int_equal(column_of(in("run"), "held_out_mtp1", &loss[i], 1), 1);
+        remove_tree(in("run"));
+    }
+    assert_true(loss[0] != loss[1]);
+    assert_true(fabs(loss[2] - (0.75 * loss[0] + 0.25 * loss[1])) < 1e-6 * loss[2]);
+}
+
 TEST(a_run_that_made_drafting_worse_says_so_first)
 {
     write_data("data.jsonl", 12, 7);
@@ -767,6 +821,8 @@ int main(int argc, char **argv)
         IN_DIR(modules_go_to_megatrons_names_and_back),
         IN_DIR(the_learning_rate_follows_its_schedule),
         IN_DIR(the_first_held_out_loss_is_that_of_eval),
+        IN_DIR(losses_have_their_published_weights),
+        IN_DIR(soft_targets_mix_the_text_and_the_model),
         IN_DIR(a_run_that_made_drafting_worse_says_so_first),
         IN_DIR(json_lines_have_the_losses_of_the_steps),
         IN_DIR(losses_that_are_not_finite_are_refused_with_the_step_and_the_layer),

@@ -30,8 +30,13 @@ const struct option options_to_train[] = {
     {"--mtp-ends", NULL, "KIND", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(ends), 0, 0,
      "Choose the embedding and the output head of the modules. stored: their own if the checkpoint stores some, else those of the model. "
      "shared: those of the model. own: their own, which begin as copies (default stored)."},
+    {"--loss", NULL, "NAME", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(loss), 0, 0,
+     "Train a published loss: megatron, fastmtp, sum or eagle (docs/TRAINING.md has the formulas; default megatron)."},
     {"--mtp-loss-scaling-factor", NULL, "F", TRAIN_OPTIONS, TAKES_TRAIN, DOUBLE_VALUE, TRAIN(mtp_loss_scaling_factor), 0, 0,
-     "Train the loss main + F * mean(MTP losses of all depths) (default 0.1)."},
+     "The factor of the loss. For megatron, the loss is main + F * mean(MTP losses of all depths) (default: the published factor; for megatron 0.1)."},
+    {"--soft-targets", NULL, "W", TRAIN_OPTIONS, TAKES_TRAIN, DOUBLE_VALUE, TRAIN(soft_targets), 0, 0,
+     "Let modules learn from the model: mix the cross entropy with the text's token (1 - W) and that with the model's own distribution (W, from 0 to 1; "
+     "default: what the loss says, for megatron 0)."},
 
     /* ---- the texts ---- */
     {"--data", NULL, "FILE,...", TRAIN_OPTIONS, TAKES_TRAIN, LIST_VALUE, TRAIN(data), 0, 0,

@@ -1,7 +1,7 @@
 /* tools/training/measure.c -- the end of a run: what drafting with the trained modules brings, on texts that were held out.
  *
  * The beginnings of held-out documents are continued at temperature 0, without drafts, with the modules of MODEL and with those of
- * DIR/model, in turns. Each draft is verified by the model, so with --part modules all three write the same text; this is checked. */
+ * DIR/model, in turns: with mtp-vanilla, or with mtp-eagle if the loss runs module 0 at every depth. Each draft is verified by the model, so with --part modules all three write the same text; this is checked. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +37,7 @@ static int continue_prompt(const struct training *r, struct way *w, int drafts, 
     if (o.context > vb_max_positions(c->model))
         o.context = vb_max_positions(c->model);
     if (drafts)
-        o.drafting = (vb_drafting){.method = "mtp-vanilla", .tokens = (int32_t)c->train.depths};
+        o.drafting = (vb_drafting){.method = r->loss.chain == CHAIN_MODULES ? "mtp-vanilla" : "mtp-eagle", .tokens = (int32_t)c->train.depths};
     int rc = vb_session_open(&session, w->model, &o, &err);
     if (!rc)
         rc = vb_append(session, prompt, count, &err);

@@ -119,7 +119,7 @@ static void set_defaults(struct cli_training *t, int stored, long long positions
     t->type = t->type ? t->type : "bf16";
     whole_default(&t->depths, stored ? stored : strcmp(t->part, "model") ? 1 : 0);
     whole_default(&t->modules, stored ? stored : t->depths);
-    real_default(&t->mtp_loss_scaling_factor, 0.1);
+    t->loss = t->loss ? t->loss : "megatron";
     real_default(&t->eval_share, t->eval_data ? 0 : 0.05);
     whole_default(&t->seq_length, positions < 512 ? positions : 512);
     whole_default(&t->batch_tokens, t->seq_length > 4096 ? t->seq_length : 4096);
@@ -171,13 +171,29 @@ int settings_check(struct training *r)
     return EXIT_DONE;
 }
 
-struct trainer_options settings_trainer(const struct cli *c)
+int settings_loss(const struct cli *c, struct loss *out)
+{
+    const struct cli_training *t = &c->train;
+    vb_error err;
+    if (loss_named(out, t->loss, (int)t->depths, t->mtp_loss_scaling_factor, &err))
+        return cli_fail(c, EXIT_USAGE, "--loss: %s", err.message);
+    if (t->soft_targets < 0)
+        return EXIT_DONE;
+    if (t->soft_targets > 1 || out->terms.top > 0 || out->terms.features > 0)
+        return t->soft_targets > 1 ? cli_fail(c, EXIT_USAGE, "--soft-targets is %g, wanted a number from 0 to 1", t->soft_targets)
+                                   : cli_fail(c, EXIT_USAGE, "--soft-targets does not go together with --loss %s, which has weights of its own", t->loss);
+    out->terms.soft = t->soft_targets;
+    out->terms.data = 1 - t->soft_targets;
+    return EXIT_DONE;
+}
+
+struct trainer_options settings_trainer(const struct cli *c, const struct loss *loss)
 {
     const struct cli_training *t = &c->train;
     return (struct trainer_options){
         .part = (enum trained_part)one_of(c, "--part", t->part, parts), .ends = (enum module_ends)one_of(c, "--mtp-ends", t->ends, ends),
         .depths = (int)t->depths, .modules = t->depths ? (int)t->modules : 0, .new_modules = t->new_modules, .seed = (uint64_t)t->seed,
-        .mtp_loss_scaling_factor = t->mtp_loss_scaling_factor, .max_norm = t->clip_grad, .bias_update_speed = t->bias_rate,
+        .loss = loss, .max_norm = t->clip_grad, .bias_update_speed = t->bias_rate,
         .adamw = {.beta1 = t->beta1, .beta2 = t->beta2, .eps = t->eps, .weight_decay = t->weight_decay},
         .micro_tokens = (size_t)t->micro_tokens, .threads = c->session.threads, .isa = c->session.isa};
 }

@@ -230,8 +230,11 @@ static int begin(struct training *r, json_t **head)
 
 static int open_trainer(struct training *r)
 {
-    struct trainer_options o = settings_trainer(r->c);
+    struct trainer_options o = settings_trainer(r->c, &r->loss);
     vb_error err;
+    int code = settings_loss(r->c, &r->loss);
+    if (code != EXIT_DONE)
+        return code;
     if (vb_model_fingerprint(r->c->model, 1, r->c->session.threads, &r->model_hash, &err) || trainer_open(&r->trainer, r->c->model, &o, &err))
         return cli_error(r->c, &err);
     return r->c->train.mtp_weights && !r->c->train.resume ? megatron_read(r, r->c->train.mtp_weights) : EXIT_DONE;

@@ -38,6 +38,7 @@ struct training {
     uint64_t data_hash, model_hash;
     struct order order, held_order;
     struct order_place place;
+    struct loss loss;
     struct trainer *trainer;
     int64_t step;                /* how many steps were taken */
     uint64_t tokens;             /* of these steps */
@@ -56,7 +57,9 @@ int settings_check(struct training *r);
 int settings_resume(struct cli *c, const char *dir, const json_t *options);
 /* All options of the run with their values, by name. */
 json_t *settings_json(const struct cli *c);
-struct trainer_options settings_trainer(const struct cli *c);
+/* The loss of the options. Reports errors. */
+int settings_loss(const struct cli *c, struct loss *out);
+struct trainer_options settings_trainer(const struct cli *c, const struct loss *loss);
 /* The learning rate of step `step`, which counts from 1. The same bits on every machine. */
 double settings_lr(const struct cli_training *t, int64_t step);
 
