@@ -152,6 +152,7 @@ help:
 ## make older-cpus      without AVX-512, and without FMA, under qemu: what works there does, the rest is refused
 ## make mistakes        named mistakes, each made in a copy of the tree: does the test that must notice it? ONLY="NAME NAME": these alone
 ## make gpu-check       on a machine with an NVIDIA GPU and nvcc: its kernels, whole models, and their speed
+## make gpu-programs    what gpu-check needs, in build-gpu/, to be copied to a machine with a GPU where nothing can be built
 ## make tsan            data races: sessions, drafts and batches in many threads under ThreadSanitizer
 ## make coverage        the lines and branches of engine/, ops/ and simd/ that the tests reach, and a list of the lines that none does
 ## make crossbuild      gcc and clang, -O0 and -O3: the golden bits

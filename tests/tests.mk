@@ -41,10 +41,13 @@ $(BUILD)/tests/cuda/libcuda.so.1: $(BUILD)/tests/cuda/fake_driver.o $(EMULATOR) 
 $(BUILD)/tests/cuda/verbatim: $(BUILD)/tests/cuda/fake_image.o $(TOOL_OBJ) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
 	$(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) -o $@ $^ $(LIBS) $(EDIT) $(HTTP)
 
-# On a machine with a GPU and nvcc: the tests of kernels on it, whole models, and their speed.
-gpu-check:
-	+$(MAKE) CUDA=yes BUILD=build-cuda all $(patsubst $(BUILD)/%,build-cuda/%,$(CHECKCUDA))
-	tests/cuda/gpu-check.sh build-cuda
+# On a machine with a GPU and nvcc: the tests of kernels on it, whole models, and their speed. If nothing can be built there, gpu-programs makes a folder
+# with all programs and their libraries; copy build-gpu and this tree to the machine with the GPU, and run `tests/cuda/gpu-check.sh build-gpu` there.
+gpu-check: gpu-programs
+	tests/cuda/gpu-check.sh build-gpu
+gpu-programs:
+	+$(MAKE) CUDA=yes HAVE_LIBEDIT=no HAVE_MICROHTTPD=no BUILD=build-cuda build-cuda/verbatim $(patsubst $(BUILD)/%,build-cuda/%,$(CHECKCUDA))
+	tests/cuda/gpu-programs.sh build-cuda build-gpu
 
 # This one chooses the random numbers itself.
 $(BUILD)/tests/test_rejection: WRAP := -Wl,--wrap=random_at
@@ -316,5 +319,5 @@ docs: all
 layers: $(LIB_OBJ) $(REF_OBJ) $(TOOL_OBJ)
 	tools/scripts/layers $(BUILD)
 
-.PHONY: check gpu-check docs tsan tsan-programs threads-program sanitized-programs coverage coverage-programs test-deps test-programs subset-programs asan-programs ubsan-programs arm64 \
+.PHONY: check gpu-check gpu-programs docs tsan tsan-programs threads-program sanitized-programs coverage coverage-programs test-deps test-programs subset-programs asan-programs ubsan-programs arm64 \
         arm64-programs arm64-subset mistakes serve-all serve-programs crossbuild crossbuild-programs older-cpus fuzz-guided fuzz-guided-programs fuzz-corpus print-seeds print-tools print-libs

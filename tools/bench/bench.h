@@ -148,7 +148,8 @@ enum bench_loop bench_loop_of(enum weight_type type, int bf16);
 struct bench_work bench_sum(const struct bench_parts *parts);
 /* Counts bytes and operations of one pass over tokens[first .. first + rows). The output head computes logits of `head_rows` rows.
  * If `expanded` is nonzero, `first` is 0, and the operations are those of --prefill expanded, with its chunks.
- * The function runs the pass to see which experts the router chooses. Each expert is counted once per pass. Reports errors. */
+ * The function runs the pass to see which experts the router chooses, unless it has one row. Each expert is counted once per pass. Reports
+ * errors. */
 int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t rows, size_t head_rows, int expanded,
                     struct bench_parts *work);
 /* Counts the same for a pass of `rows` rows through an MTP module, whose output head computes logits for one row. Counts as many
