@@ -93,6 +93,9 @@ class Formula:
         gate = self.linear(x, p + "gate_proj")
         return self.linear(gate * gate.sigmoid() * self.linear(x, p + "up_proj"), p + "down_proj")
 
+    def chose(self, p, chosen):
+        """for make_steps.py"""
+
     def experts(self, x, p):
         c, E = self.c, self.c["n_routed_experts"]
         logits = self.linear(x, p + "gate")
@@ -107,6 +110,7 @@ class Formula:
             for row, groups in enumerate(out):
                 choice[row, np.isin(np.arange(E) // (E // c["n_group"]), groups)] = 0 if c["topk_method"] == "group_limited_top2" else -np.inf
         chosen = torch.from_numpy(np.sort(np.argsort(-choice, axis=-1, kind="stable")[:, :c["num_experts_per_tok"]], axis=-1))
+        self.chose(p, chosen)
         g = s.gather(1, chosen)
         if c["norm_topk_prob"]:
             g = g / g.sum(-1, keepdim=True)

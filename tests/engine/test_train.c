@@ -240,6 +240,74 @@ TEST(the_forward_pass_has_the_bits_of_a_session_with_expanded_prefill)
     }
 }
 
+/* -- steps of another trainer -------------------------------------------------------------------------------------- */
+
+static double option(json_t *golden, const char *name) { return json_number_value(json_object_get(json_object_get(golden, "options"), name)); }
+
+/* A weight is moved by lr m / (sqrt(v) + eps) and by its decay, at most by about lr in a step. Rounding errors of gradients, which are below 10^-5 of
+ * a tensor's largest (the bounds above), enter with the factor lr / eps = 0.3, and f32 rounds a weight below 4 by 2^-23. The losses of step i + 1
+ * depend on i steps. */
+static void check_steps(const char *name)
+{
+    char file[64], dir[64];
+    int32_t tokens[128], *next = tokens;
+    struct training_sequence list[8];
+    size_t count, i, step;
+    const char *tensor;
+    json_t *one, *places, *entry;
+    double far = 0, moved = 0;
+    snprintf(file, sizeof file, "%s.steps", name);
+    snprintf(dir, sizeof dir, "golden/tiny/%s", name);
+    json_t *golden = golden_json(file), *sequences = json_object_get(golden, "sequences"), *steps = json_object_get(golden, "steps");
+    json_array_foreach(sequences, count, one) {
+        list[count] = (struct training_sequence){.tokens = next, .count = (size_t)read_tokens(one, next)};
+        next += list[count].count;
+    }
+    count = json_array_size(sequences);
+    vb_model *m = training_model(dir, NULL);
+    struct trainer_options o = {.part = TRAIN_MODEL, .depths = (int)json_array_size(json_array_get(steps, 0)) - 3, .threads = 1};
+    o.mtp_loss_scaling_factor = json_real_value(json_object_get(golden, "mtp_loss_scaling_factor"));
+    o.max_norm = option(golden, "max_norm");
+    o.bias_update_speed = option(golden, "bias_update_speed");
+    o.adamw = (struct adamw){.beta1 = option(golden, "beta1"), .beta2 = option(golden, "beta2")};
+    o.adamw.eps = option(golden, "eps");
+    o.adamw.weight_decay = option(golden, "weight_decay");
+    struct trainer *t, *before;
+    OK(trainer_open(&t, m, &o, &err));
+    OK(trainer_open(&before, m, &o, &err));
+    json_array_foreach(steps, step, one) {
+        struct training_losses losses;
+        double norm, loss = json_real_value(json_array_get(one, 0)), want_norm = json_real_value(json_array_get(one, 1));
+        OK(trainer_gradients(t, list, count, &losses, &err));
+        OK(trainer_update(t, (int64_t)step + 1, option(golden, "lr"), &norm, &err));
+        far = fmax(far, fmax(fabs(losses.total - loss) / loss, fabs(norm - want_norm) / want_norm));
+        if (!(fabs(losses.total - loss) <= 1e-5 * loss) || !(fabs(norm - want_norm) <= 1e-5 * want_norm))
+            fail_msg("%s, step %zu: the loss is %.9g and the norm %.9g, PyTorch's are %.9g and %.9g", name, step + 1, losses.total, norm, loss, want_norm);
+    }
+    json_object_foreach(json_object_get(golden, "changes"), tensor, places)
+        json_array_foreach(places, i, entry) {
+            size_t at = (size_t)json_integer_value(json_array_get(entry, 0));
+            double want = json_real_value(json_array_get(entry, 1)), w = training_tensor(t, tensor)->w[at];
+            double change = w - training_tensor(before, tensor)->w[at], most = fabs(json_real_value(json_array_get(json_array_get(places, 0), 1)));
+            double wrong = fabs(change - want);
+            moved = fmax(moved, wrong / most);
+            if (!(wrong <= 1e-4 * most + 8 * 0x1p-23 * fabs(w)))
+                fail_msg("%s: number %zu of %s changes by %.9g in all, PyTorch's by %.9g", name, at, tensor, change, want);
+        }
+    print_message("%s: losses and norms of %zu steps differ by at most %.1g from PyTorch's, changes of weights by %.1g\n", name, step, far, moved);
+    assert_true(json_object_size(json_object_get(golden, "changes")) == trainer_count(t));
+    trainer_close(t);
+    trainer_close(before);
+    vb_model_close(m);
+    json_decref(golden);
+}
+
+TEST(steps_are_those_of_pytorch)
+{
+    check_steps("v3");
+    check_steps("v2");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -247,6 +315,7 @@ int main(void)
         cmocka_unit_test(gradients_of_modules_are_those_of_the_reference),
         cmocka_unit_test(gradients_of_small_models_are_those_of_the_reference),
         cmocka_unit_test(gradients_of_published_losses_are_those_of_the_reference),
+        cmocka_unit_test(steps_are_those_of_pytorch),
         cmocka_unit_test(the_forward_pass_has_the_bits_of_a_session_with_expanded_prefill),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
