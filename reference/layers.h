@@ -63,6 +63,8 @@ struct reference_run {
      * attend to all rows up to their own */
     const int *places;
     const char *mask;
+    double *trunk;    /* [S, D]: see ref_target; NULL: nobody wants it */
+    int trunk_layers; /* 0 .. num_hidden_layers */
     double *embed, *concat, *taken, *stream; /* [S, D], [S, 2D], [S, D], [S, D]: MTP */
     char *chosen;                       /* [max(E, G)] */
 };
@@ -191,6 +193,12 @@ void ref_expert_weights(const struct reference_run *run, double *weights, const 
 double ref_weight_factor(const struct config *c); /* routed_scaling_factor, or 1 if the weights are not multiplied by it */
 double ref_normaliser(const struct reference_run *run, double sum); /* what norm_topk_prob divides by, from the sum of the scores */
 
+/* Computes hidden [S,D] = RMSNorm(x), where x is the output of the last layer. `features` [S,D] are the hidden states that
+ * the MTP modules read: `hidden`, or x with main-hidden=pre-norm. `features` may be NULL, and may be `hidden`. If run->trunk is not NULL, it
+ * receives the residual stream before layer run->trunk_layers. */
+void ref_target(struct reference_run *run, double *hidden, double *features, const int32_t *tokens, int S);
+/* logits [S,V] = W_head hidden */
+void ref_head(struct reference_run *run, double *logits, const struct matrix *w, const double *hidden, int S);
 /* Runs MTP module `w` on rows 0..S-1, as model.c describes it at this function. */
 void ref_mtp(struct reference_run *run, double *g, double *next, const struct reference_mtp_module *w, int depth, int ahead,
              const int32_t *tok, const double *h, int S);

@@ -88,16 +88,19 @@ static int argmax(const double *logits, int V)
 
 /* -- the target --------------------------------------------------------------------------------------------------- */
 
-/* Computes hidden [S,D] = RMSNorm(x), where x is the output of the last layer. `features` [S,D] are the hidden states that
- * the MTP modules read: `hidden`, or x with main-hidden=pre-norm. `features` may be NULL, and may be `hidden`. */
-static void target(struct reference_run *run, double *hidden, double *features, const int32_t *tokens, int S)
+void ref_target(struct reference_run *run, double *hidden, double *features, const int32_t *tokens, int S)
 {
     const struct reference *r = run->r;
     size_t bytes = (size_t)S * run->c->dims.d * sizeof *hidden;
     ref_rope_tables(run, 0, S);
     ref_embed(run, hidden, &r->embed, tokens, S);
-    for (run->layer = 0; run->layer < run->c->num_hidden_layers; run->layer++)
+    for (run->layer = 0; run->layer < run->c->num_hidden_layers; run->layer++) {
+        if (run->trunk && run->layer == run->trunk_layers)
+            memcpy(run->trunk, hidden, bytes);
         ref_decoder_layer(run, &r->layers[run->layer], hidden, S);
+    }
+    if (run->trunk && run->layer == run->trunk_layers)
+        memcpy(run->trunk, hidden, bytes);
     run->layer = -1;
     if (features && ref_convention(run, MAIN_HIDDEN))
         memcpy(features, hidden, bytes);
@@ -107,8 +110,7 @@ static void target(struct reference_run *run, double *hidden, double *features, 
         memcpy(features, hidden, bytes);
 }
 
-/* logits [S,V] = W_head hidden */
-static void head(struct reference_run *run, double *logits, const struct matrix *w, const double *hidden, int S)
+void ref_head(struct reference_run *run, double *logits, const struct matrix *w, const double *hidden, int S)
 {
     ref_linear(run, logits, w, hidden, S);
     ref_value(run, "logits", -1, S, run->c->vocab_size, logits);
@@ -126,9 +128,9 @@ int reference_forward(const struct reference *r, const struct reference_options 
     if (!h) {
         rc = vb_fail(err, VB_NO_MEMORY, "no memory for the hidden states of %d tokens", S);
     } else {
-        target(&run, h, NULL, tokens, S);
+        ref_target(&run, h, NULL, tokens, S);
         if (logits)
-            head(&run, logits, &r->head, h, S);
+            ref_head(&run, logits, &r->head, h, S);
     }
     if (h != hidden)
         vb_free(&r->allocator, h);
@@ -192,7 +194,7 @@ void ref_mtp(struct reference_run *run, double *g, double *next, const struct re
 static int propose(struct reference_run *run, int32_t *token, double *logits, const struct matrix *w, const double *g, int k,
                    vb_error *err)
 {
-    head(run, logits, w, g, 1);
+    ref_head(run, logits, w, g, 1);
     if ((*token = argmax(logits, run->c->vocab_size)) < 0)
         return vb_fail(err, VB_NOT_FINITE, "the logits of draft %d have a value that is not finite", k + 1);
     return VB_OK;
@@ -270,7 +272,7 @@ int reference_draft(const struct reference *r, const struct reference_options *o
     if (h && g && handed && logits && tok) {
         memcpy(tok, tokens, (size_t)N * sizeof *tok);
         tok[N] = next;
-        target(&run, g, h, tokens, N);
+        ref_target(&run, g, h, tokens, N);
         if (ref_convention(&run, MISSING_HIDDEN))
             memset(h + (size_t)(N - 1) * D, 0, D * sizeof *h);
         rc = method == REFERENCE_MTP_EAGLE ? draft_eagle(&run, N, K, tok, h, g, handed, logits, err)
@@ -307,12 +309,12 @@ int reference_modules(const struct reference *r, const struct reference_options 
     double *g = vb_alloc(&r->allocator, (size_t)S * D, sizeof *g), *next = vb_alloc(&r->allocator, (size_t)S * D, sizeof *next);
     if (h && g && row && next) {
         int by_token = ref_convention(&run, MODULE_HIDDEN); /* then all depths read the target's hidden states */
-        target(&run, g, h, tokens, S);
-        head(&run, row, &r->head, g, S);
+        ref_target(&run, g, h, tokens, S);
+        ref_head(&run, row, &r->head, g, S);
         for (int k = 0; k < depths && S - k - 1 > 0; k++) {
             const struct reference_mtp_module *w = &r->mtp[k % r->config.num_nextn_predict_layers];
             ref_mtp(&run, g, by_token ? next : h, w, k, k + 1, tokens + k + 1, by_token ? h + (size_t)k * D : h, S - k - 1);
-            head(&run, logits ? logits + (size_t)k * S * V : row, &w->head, g, S - k - 1);
+            ref_head(&run, logits ? logits + (size_t)k * S * V : row, &w->head, g, S - k - 1);
         }
     } else {
         rc = vb_fail(err, VB_NO_MEMORY, "no memory for the modules' rows of %d tokens", S);
@@ -346,8 +348,8 @@ int reference_generate(const struct reference *r, const struct reference_options
     if (hidden && logits && tok) {
         memcpy(tok, prompt, (size_t)S * sizeof *tok);
         for (int n = S; n < S + count && !rc; n++) {
-            target(&run, hidden, NULL, tok, n);
-            head(&run, logits, &r->head, hidden + (size_t)(n - 1) * D, 1);
+            ref_target(&run, hidden, NULL, tok, n);
+            ref_head(&run, logits, &r->head, hidden + (size_t)(n - 1) * D, 1);
             if ((tok[n] = argmax(logits, (int)V)) < 0)
                 rc = vb_fail(err, VB_NOT_FINITE, "the logits that choose token %d have a value that is not finite", n);
         }

@@ -157,6 +157,16 @@ int reference_forward(const struct reference *r, const struct reference_options 
 int reference_modules(const struct reference *r, const struct reference_options *options, const int32_t *tokens, int S,
                       int depths, double *logits, vb_error *err);
 
+/* Opens the parallel heads in `dir` (docs/SEMANTICS.md), which draft for `target`. Head i has the number num_hidden_layers + i. The
+ * result is for reference_heads and reference_config alone; the caller closes it with reference_close. */
+int reference_heads_open(struct reference **out, const char *dir, const struct reference *target, vb_error *err);
+/* Computes the target, and all heads on its rows. Row i of head k predicts tok[i+k+2]. `logits` is [heads, S, V]; NULL if only the hook is
+ * wanted. The hook receives the target's values, and of each head `taken` [D], the rows that it reads, the values of a layer,
+ * shared_head_norm [D] and logits [V]. Heads are computed in precision f32 with a cache of type f32, as the engine does; of the options
+ * for experts and sets, none applies to them. */
+int reference_heads(const struct reference *target, const struct reference *heads, const struct reference_options *options,
+                    const int32_t *tokens, int S, double *logits, vb_error *err);
+
 /* Computes the drafts that follow tok[0..N-1] = tokens and tok[N] = next (docs/SEMANTICS.md, "MTP module k" and
  * "State"). drafts [K] predict tok[N+1..N+K]. Row k of draft_logits [K,V] has the logits from which drafts[k] was
  * chosen; draft_logits may be NULL. Returns VB_BAD_ARGUMENT if K is not in 0..VB_MAX_DRAFT or the model has no MTP

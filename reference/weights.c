@@ -407,7 +407,10 @@ static void bind_layer(struct reference_binder *b, struct reference_layer *w, in
     const struct config *c = &b->r->config;
     int D = c->hidden_size, E = c->n_routed_experts;
     char layer[64], prefix[128];
-    snprintf(layer, sizeof layer, "model.layers.%d.", l);
+    if (b->r->trunk_layers)
+        snprintf(layer, sizeof layer, "extra_heads.%d.", l - c->num_hidden_layers);
+    else
+        snprintf(layer, sizeof layer, "model.layers.%d.", l);
     bind(b, &w->input_norm, 1, D, layer, "input_layernorm.weight");
     bind_attention(b, &w->attention, layer);
     if (c->index_topk && !config_layer_is_shared(c, l))
@@ -497,6 +500,41 @@ int reference_open(struct reference **out, const char *dir, const vb_allocator *
         bind(&b, &r->head, c->vocab_size, c->hidden_size, "", "lm_head.weight");
     for (int k = 0; k < c->num_nextn_predict_layers; k++)
         bind_mtp(&b, &r->mtp[k], c->num_hidden_layers + k);
+    if (b.rc)
+        goto fail;
+    *out = r;
+    return VB_OK;
+
+fail:
+    reference_close(r);
+    return b.rc;
+}
+
+int reference_heads_open(struct reference **out, const char *dir, const struct reference *target, vb_error *err)
+{
+    *out = NULL;
+    struct reference *r = vb_alloc(&target->allocator, 1, sizeof *r);
+    struct reference_binder b = {.r = r, .err = err};
+    struct heads_config heads;
+    if (!r)
+        return vb_fail(err, VB_NO_MEMORY, "%s: no memory for the reference", dir);
+    r->allocator = target->allocator;
+    struct config *c = &r->config;
+    if ((b.rc = config_read_heads(c, &heads, dir, &r->allocator, err)) ||
+        (b.rc = checkpoint_open(&r->checkpoint, dir, &r->allocator, err)))
+        goto fail;
+    if (c->hidden_size != target->config.hidden_size || c->num_hidden_layers != target->config.num_hidden_layers) {
+        b.rc = vb_fail(err, VB_BAD_ARGUMENT, "%s: heads for %d layers of width %d, the target has %d of width %d", dir, c->num_hidden_layers,
+                       c->hidden_size, target->config.num_hidden_layers, target->config.hidden_size);
+        goto fail;
+    }
+    r->trunk_layers = heads.trunk_layers;
+    if (!(r->mtp = vb_alloc(&r->allocator, (size_t)heads.count, sizeof *r->mtp)))
+        b.rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for the list of heads", dir);
+    else
+        make_room(&b);
+    for (int k = 0; k < heads.count && !b.rc; k++)
+        bind_layer(&b, &r->mtp[k].layer, c->num_hidden_layers + k);
     if (b.rc)
         goto fail;
     *out = r;

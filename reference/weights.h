@@ -92,8 +92,9 @@ struct reference {
     struct checkpoint *checkpoint;
     double *decoded;                 /* the decoded matrices of a small model, else NULL */
     struct matrix embed, norm, head; /* [V, D], [D], [V, D] */
-    struct reference_layer *layers;            /* [num_hidden_layers] */
-    struct reference_mtp_module *mtp;          /* [num_nextn_predict_layers] */
+    struct reference_layer *layers;            /* [num_hidden_layers]; NULL for parallel heads */
+    struct reference_mtp_module *mtp;          /* [num_nextn_predict_layers]; of parallel heads, `layer` alone */
+    int trunk_layers;                          /* of parallel heads as in struct heads_config; else 0 */
 };
 
 /* The grids of GGUF's IQ types: each integer is a row of eight indices of two bits, or of four in four bits each (blocks.c). */

@@ -126,6 +126,17 @@ int config_from_gguf(struct config *out, const struct gguf *g, vb_error *err);
  * reads that (config_params.c). If `dir` is a GGUF file, reads its metadata. */
 int config_read(struct config *out, const char *dir, const vb_allocator *a, vb_error *err);
 
+/* Parallel heads (docs/SEMANTICS.md): the draft heads of Gloeckle et al. 2024. */
+struct heads_config {
+    int count;        /* n_future_tokens - 1: how many heads there are beside the model's own */
+    int trunk_layers; /* the heads read the residual stream after this many main layers: num_hidden_layers - 1, the default, or
+                         num_hidden_layers */
+};
+/* Does what config_read does for a directory with parallel heads, and reads what concerns these. num_nextn_predict_layers
+ * becomes the number of heads: head i is numbered as MTP layer i would be, so config_layer_is_moe and config_has_layers know
+ * its kind. */
+int config_read_heads(struct config *out, struct heads_config *h, const char *dir, const vb_allocator *a, vb_error *err);
+
 /* Returns key i of the configuration and its value as text, for `verbatim inspect`. If the file does not have the
  * key, the value is the default of the class, and *from_default becomes 1. The result is 1, or 0 if there is no key
  * i. */
