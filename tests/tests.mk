@@ -113,7 +113,7 @@ SEEDS_OF_fuzz_tiktoken    := golden/tiktoken/fuzz.seed golden/tekken/fuzz.seed
 SEEDS_OF_fuzz_session     := golden/session/tiny.session
 SEEDS_OF_fuzz_template    := $(wildcard golden/chat/*.jinja)
 SEEDS_OF_fuzz_prompts     := golden/tale/prompts.jsonl
-SEEDS_OF_fuzz_head        := $(wildcard golden/eagle/*/config.json)
+SEEDS_OF_fuzz_head        := $(wildcard golden/eagle/*/config.json golden/heads/*/config.json)
 # What guided fuzzing found worth keeping; a target may have nothing else.
 corpus_of = $(wildcard tests/fuzz/corpus/$(1)/*)
 seeds_of  = $(SEEDS_OF_$(1)) $(call corpus_of,$(1))

@@ -105,8 +105,8 @@ static void report(struct verify *v, const struct verify_setting *s, const struc
         return;
     }
     if (!v->runs)
-        printf("%-12s %4s %7s %6s %-7s %s%-16s  tokens/forward  equal\n", "draft", "K", "threads", "chunk", "isa", v->layers >= 0 ? "gpu  " : "", "fingerprint");
-    printf("%-12s %4s %7d %6d %-7s ", s->draft, K, s->threads, s->chunk, s->isa);
+        printf("%-14s %4s %7s %6s %-7s %s%-16s  tokens/forward  equal\n", "draft", "K", "threads", "chunk", "isa", v->layers >= 0 ? "gpu  " : "", "fingerprint");
+    printf("%-14s %4s %7d %6d %-7s ", s->draft, K, s->threads, s->chunk, s->isa);
     if (v->layers >= 0)
         printf("%-4s ", gpu_name(v, s, number));
     printf("%s  %14.2f  ", fingerprint,
@@ -208,6 +208,9 @@ static void fill_choices(struct verify_choices *k, const struct cli *c, const st
             int K = c->draft_tokens != -1 ? (int)c->draft_tokens : lengths[i];
             if (K == CLI_AUTO && c->draft_tokens == -1 && drafts_lead(c))
                 continue; /* what is said would depend on the time that it takes */
+            drafting.tokens = K > 0 ? K : 0;
+            if (K > 0 && c->draft_tokens == -1 && vb_draft_tokens(c->model, &drafting) < K)
+                continue; /* as many as the heads make is one of the shorter lengths */
             if (i == 0 || c->draft_tokens == -1)
                 add_drafts(k, method.name, K, 0, c->session.drafting.tree.nodes);
         }
@@ -388,8 +391,8 @@ static int run(struct cli *c)
 static const struct note notes[] = {
     {"--draft", "Verify this method only (default: every method that the model can use)."},
     {"--draft-tokens", "Verify this draft length only, 0 to 15 or auto (default: 1, 2, 3, 7, 15 and auto)."},
-    {"--draft-model", "Also verify the methods that need a second model: draft-model if DIR is a smaller checkpoint, eagle or eagle3 if "
-                      "it is a draft head."},
+    {"--draft-model", "Also verify the methods that need a second model: draft-model if DIR is a smaller checkpoint, eagle, eagle3 or "
+                      "parallel-heads if it holds draft heads."},
     {"--threads", "Use N threads in every run (default: several numbers in turn)."},
     {"--isa", "Use this instruction set in every run (default: each one that the processor has)."},
     {"--prefill-chunk", "Compute N tokens of the prompt per pass in every run (default: 1, 7, 64 and 512 in turn)."},

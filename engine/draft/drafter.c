@@ -108,7 +108,7 @@ int drafter_check(const struct drafter_type *type, const struct model *m, const 
     if (type->needs_model && !o->drafting.model)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants a draft model, and there is none", type->name);
     if (type->needs_head && !o->drafting.head)
-        return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants the directory of an EAGLE head, and there is none", type->name);
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants the directory of a draft head, and there is none", type->name);
     if (type->needs_callback && !o->drafting.callback)
         return vb_fail(err, VB_BAD_ARGUMENT, "draft method %s wants a function of the caller's, and there is none", type->name);
     if (type->needs_modules && o->drafting.vocab && o->drafting.vocab->model != m)
@@ -128,16 +128,16 @@ int drafter_without_trees(const struct drafter_type *type, int topk, vb_error *e
     return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, but %s drafts chains; methods that draft trees are %s", topk, type->name, can);
 }
 
-int drafter_default_tokens(const struct drafter_type *type, const struct model *m)
+int drafter_tokens(int *tokens, const struct drafter_type *type, const struct model *m, const vb_drafting *drafting, vb_error *err)
 {
-    if (!type->needs_modules)
-        return 3;
-    return min_int(m->num_mtp, VB_MAX_DRAFT);
-}
-
-int drafter_longest(const struct drafter_type *type, const struct model *m)
-{
-    return type->cache_per_draft ? drafter_default_tokens(type, m) : VB_MAX_DRAFT;
+    int most = VB_MAX_DRAFT, code = type->longest ? type->longest(&most, drafting, m->allocator, err) : VB_OK;
+    if (drafting->tokens)
+        *tokens = min_int(drafting->tokens, most);
+    else if (type->longest || (drafting->automatic && !type->cache_per_draft))
+        *tokens = most;
+    else
+        *tokens = type->needs_modules ? min_int(m->num_mtp, VB_MAX_DRAFT) : 3;
+    return code;
 }
 
 int vb_draft_check(const vb_model *model, const vb_drafting *drafting, vb_error *err)
@@ -151,11 +151,10 @@ int vb_draft_check(const vb_model *model, const vb_drafting *drafting, vb_error 
 int32_t vb_draft_tokens(const vb_model *model, const vb_drafting *drafting)
 {
     const struct drafter_type *type;
-    if (drafter_find(&type, drafting->method, NULL) || !type || drafting->tokens < 0)
+    int tokens;
+    if (drafter_find(&type, drafting->method, NULL) || !type || drafting->tokens < 0 || drafter_tokens(&tokens, type, model, drafting, NULL))
         return 0;
-    if (drafting->tokens)
-        return drafting->tokens;
-    return drafting->automatic ? drafter_longest(type, model) : drafter_default_tokens(type, model);
+    return tokens;
 }
 
 /* The sum of exp(z - z[best]), ascending: one of V terms is 1. */

@@ -58,6 +58,9 @@ struct drafter_type {
                                automatically and the user gives no K, K is at most the number of MTP modules */
     enum target_rows takes; /* the rows of the target that observe receives */
     int tokens_alone;       /* nonzero: observe reads only the tokens, so `hidden` may be NULL */
+    /* Sets *most to the length of the longest draft that the method can make with these options, which is also the default of K. If a
+     * file cannot be read, *most is VB_MAX_DRAFT: `open` reports that. The only error is VB_NO_MEMORY. NULL: there is no limit. */
+    int (*longest)(int *most, const vb_drafting *drafting, const vb_allocator *a, vb_error *err);
     int by_history;         /* nonzero: drafts depend not only on the tokens, but also on the rounds in which the tokens were
                                generated */
 
@@ -90,7 +93,7 @@ struct drafter_type {
     void (*propose_together)(struct proposal *proposals, size_t count, struct workspace *w);
 
     /* Does what propose does, but makes a tree of at most o->nodes drafts in at most `depth` levels. NULL if the method
-     * drafts chains only. */
+     * drafts chains only. The drafter may use w as in propose_together. */
     void (*propose_tree)(struct drafter *d, struct workspace *w, struct draft_tree *tree, int depth, size_t *failed);
 
     /* Called after the prompt has been computed and the first generated token has been observed. May be NULL. */
@@ -129,7 +132,7 @@ enum drafter_loaded { DRAFTER_LOADED, DRAFTER_OTHER, DRAFTER_WRONG };
  * add the name of this drafter_type here. */
 #define DRAFT_METHODS(METHOD) \
     METHOD(draft_mtp_vanilla) METHOD(draft_mtp_eagle) METHOD(draft_eagle_reroll) METHOD(draft_eagle_keep) METHOD(draft_ngram) \
-    METHOD(draft_model) METHOD(draft_eagle) METHOD(draft_eagle3) METHOD(draft_callback)
+    METHOD(draft_model) METHOD(draft_eagle) METHOD(draft_eagle3) METHOD(draft_parallel_heads) METHOD(draft_callback)
 
 #define DRAFT_METHOD_DECLARED(type) extern const struct drafter_type type;
 DRAFT_METHODS(DRAFT_METHOD_DECLARED)
@@ -140,14 +143,20 @@ int drafter_find(const struct drafter_type **out, const char *name, vb_error *er
 /* Checks that everything that the method needs is present, and that at least one method knows each key in the settings.
  * Returns VB_BAD_ARGUMENT if something is missing or a key is unknown. The message names it. */
 int drafter_check(const struct drafter_type *type, const struct model *m, const vb_session_options *o, vb_error *err);
+/* Sets *kind to 1 or 3 if `dir` holds an EAGLE-1 or EAGLE-3 head, to VB_PARALLEL_HEADS if it holds parallel heads, or to 0 if it
+ * holds no readable head. The only error is VB_NO_MEMORY, which the function returns if there is no memory. */
+int drafter_head_kind(int *kind, const char *dir, const vb_allocator *a, vb_error *err);
+/* Returns VB_BAD_ARGUMENT if `dir` holds a head of another kind than `wanted`, which the method of this name needs. Reports no other
+ * error than drafter_head_kind: whoever opens the head reports those. */
+int drafter_check_head(const char *dir, int wanted, const char *method, const vb_allocator *a, vb_error *err);
 /* Always returns VB_BAD_ARGUMENT. The message says that this method cannot draft trees, and which methods can. */
 int drafter_without_trees(const struct drafter_type *type, int topk, vb_error *err);
-/* Returns the default of K: the number of MTP modules if the method needs modules, else 3. */
-int drafter_default_tokens(const struct drafter_type *type, const struct model *m);
-/* Returns the limit on automatically chosen draft lengths if the user gives no K. For methods with cache_per_draft, the
- * limit is the result of drafter_default_tokens, because each cache uses memory even if it stays empty. For all other
- * methods the limit is VB_MAX_DRAFT. */
-int drafter_longest(const struct drafter_type *type, const struct model *m);
+/* Sets *tokens to K, the length of the longest draft. It is drafting->tokens, but at most what type->longest says. If drafting->tokens
+ * is 0, the default is the number of MTP modules if the method needs modules, else what type->longest says, or 3 without
+ * it. With drafting->automatic, the default is the limit on lengths: the same for methods with cache_per_draft, because each
+ * cache uses memory even if it stays empty; for all other methods what type->longest says, or VB_MAX_DRAFT without it. The
+ * only error is VB_NO_MEMORY. */
+int drafter_tokens(int *tokens, const struct drafter_type *type, const struct model *m, const vb_drafting *drafting, vb_error *err);
 
 /* Sets *out to the value of `key` in vb_drafting.settings, or to `otherwise` if `settings` does not have the key.
  * Returns VB_BAD_ARGUMENT if the value is not a number from `least` to `most`, and the message names the value. */

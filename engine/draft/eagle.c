@@ -20,20 +20,16 @@ static int open_eagle3(struct drafter **out, const struct model *m, const struct
     return open_version(out, m, o, 3, err);
 }
 
-/* A head of the other kind is refused here; one that cannot be read, when it is opened. */
-static int check_version(const struct model *m, const vb_session_options *o, int wanted, const char *method, vb_error *err)
+/* A head of another kind is refused here; one that cannot be read, when it is opened. */
+static int check_eagle(const struct model *m, const vb_session_options *o, vb_error *err)
 {
-    int version, code = eagle_head_version(&version, o->drafting.head, m->allocator, err);
-    if (code || !version || version == wanted)
-        return code;
-    return vb_fail(err, VB_BAD_ARGUMENT, "%s is an EAGLE-%d head, draft method %s wants the other kind", o->drafting.head, version, method);
+    return drafter_check_head(o->drafting.head, 1, "eagle", m->allocator, err);
 }
 
-static int check_eagle(const struct model *m, const vb_session_options *o, vb_error *err) { return check_version(m, o, 1, "eagle", err); }
-
-static int check_eagle3(const struct model *m, const vb_session_options *o, vb_error *err) { return check_version(m, o, 3, "eagle3", err); }
-
-int vb_draft_head(int *version, const char *dir, vb_error *err) { return eagle_head_version(version, dir, NULL, err); }
+static int check_eagle3(const struct model *m, const vb_session_options *o, vb_error *err)
+{
+    return drafter_check_head(o->drafting.head, 3, "eagle3", m->allocator, err);
+}
 
 const struct drafter_type draft_eagle = {
     .name = "eagle", .about = "a published EAGLE-1 head", .needs_head = 1, .takes = ROWS_HIDDEN, .check = check_eagle, .open = open_eagle,

@@ -321,29 +321,6 @@ int eagle_head_open(struct eagle_head **out, const char *dir, int version, const
     return rc;
 }
 
-static int has(struct checkpoint *c, const char *layer, const char *part)
-{
-    char name[128];
-    snprintf(name, sizeof name, "%s%s", layer, part);
-    return checkpoint_find(c, name) != NULL;
-}
-
-int eagle_head_version(int *version, const char *dir, const vb_allocator *a, vb_error *err)
-{
-    struct checkpoint *c;
-    vb_error why;
-    int rc = checkpoint_open(&c, dir, a, &why);
-    *version = 0;
-    if (rc == VB_NO_MEMORY)
-        return vb_fail(err, rc, "%s", why.message);
-    if (rc)
-        return VB_OK;
-    if (has(c, "", "fc.weight"))
-        *version = has(c, "midlayer.", "hidden_norm.weight") || has(c, "layers.0.", "hidden_norm.weight") ? 3 : 1;
-    checkpoint_close(c);
-    return VB_OK;
-}
-
 size_t eagle_head_bytes(const struct eagle_head *h)
 {
     const struct weight_view *const read[] = {&h->q_proj, &h->k_proj, &h->v_proj, &h->o_proj, &h->mlp.gate_proj, &h->mlp.up_proj,

@@ -55,9 +55,6 @@ struct eagle_head {
 int eagle_head_open(struct eagle_head **out, const char *dir, int version, const struct model *target, vb_error *err);
 void eagle_head_close(struct eagle_head *h);
 
-/* Sets *version to the version of the EAGLE head in `dir`, which is 1 or 3. If `dir` has no readable EAGLE head, sets
- * *version to 0. The only error is VB_NO_MEMORY, which the function returns if there is no memory. */
-int eagle_head_version(int *version, const char *dir, const vb_allocator *a, vb_error *err);
 /* Returns how many bytes of weights are read to draft one token. */
 size_t eagle_head_bytes(const struct eagle_head *h);
 

@@ -93,7 +93,7 @@ void mtp_state_close(struct mtp_state *s)
         vb_free(a, s->depths[k].kept.slots);
         kvcache_close(&s->depths[k].cache, a);
     }
-    void *blocks[] = {s->tokens, s->widened, s->taken, s->pending, s->h, s->g, s->next, s->logits, s->rows, s->depths, s->proposed_from};
+    void *blocks[] = {s->tokens, s->widened, s->taken, s->pending, s->h, s->g, s->next, s->logits, s->rows, s->depths, s->proposed_from, s->proposers};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         vb_free(a, blocks[i]);
     mtp_tree_close(s);

@@ -64,6 +64,9 @@ struct mtp_state {
     int num_depths;
     int by_step;          /* nonzero: mtp-eagle with convention chain-module=step. Depth k is module k, and its row i reads tok[i+1]
                              and the target's h_i */
+    int parallel;         /* nonzero: depth k is parallel head k. Its row i reads the target's h_i and no token, and row N-1 proposes
+                             tok[N+k+1], whatever the other heads propose */
+    float *proposers;     /* [num_depths, d]: if `parallel`, row N-1 of each depth, for the output head; else NULL */
     float *proposed_from; /* [num_depths, d]: with convention module-hidden=target, what row N-1 of each depth gave to the next depth in
                              this round; NULL without this convention. by_step does not use it */
     struct mtp_tree tree; /* only if options.topk is more than 1 */
@@ -118,8 +121,8 @@ void mtp_rows(struct mtp_state *s, struct workspace *w, int k, size_t n, size_t 
  * draft. Returns the total number of drafts. */
 int mtp_chain(struct mtp_state *s, struct workspace *w, int32_t *draft, int drafts, int max, size_t last, size_t *failed);
 
-/* Row i of depth k reads token i + mtp_ahead(s, k). */
-static inline size_t mtp_ahead(const struct mtp_state *s, int k) { return s->by_step ? 1 : (size_t)k + 1; }
+/* Row i of depth k depends on the tokens before token i + mtp_ahead(s, k), and, unless `parallel`, on that token, too. */
+static inline size_t mtp_ahead(const struct mtp_state *s, int k) { return s->by_step || s->parallel ? 1 : (size_t)k + 1; }
 
 /* Runs depth k on S rows. Reads rows [first, first + S) of s->rows and s->h, and writes rows [first, first + S) of s->g
  * and s->next. */
@@ -190,5 +193,12 @@ int mtp_drafter_load(struct drafter *d, struct workspace *w, size_t pos, const i
  * drafter_no_rewind. */
 void mtp_drafter_propose_levels(struct proposal *proposals, size_t count, struct workspace *w);
 void mtp_drafter_propose_chains(struct proposal *proposals, size_t count, struct workspace *w);
+
+/* For parallel heads, whose drafts do not depend on each other. mtp_proposers computes the final rows of every depth that have
+ * not been computed yet, and copies row N-1 of the first depths to s->proposers. Returns how many rows it copied: at most `max`,
+ * and 0 if the hidden state that these rows read is not known. mtp_drafter_propose_at_once implements
+ * drafter_type.propose_together: one pass of the output head makes all drafts of a round. */
+size_t mtp_proposers(struct mtp_state *s, struct workspace *w, int max);
+void mtp_drafter_propose_at_once(struct proposal *proposals, size_t count, struct workspace *w);
 
 #endif

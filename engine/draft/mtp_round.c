@@ -25,7 +25,7 @@ static int32_t token_at(const struct mtp_state *s, size_t index, const int32_t *
 }
 
 /* Whether the rows of depth k read the target's hidden states as far as these are known. Depth 0's always do. */
-static int reads_target(const struct mtp_state *s, int k) { return k == 0 || s->by_step || s->proposed_from; }
+static int reads_target(const struct mtp_state *s, int k) { return k == 0 || s->by_step || s->parallel || s->proposed_from; }
 
 /* ---- rows and their passes ----------------------------------------------------------------------------------------- */
 
@@ -46,7 +46,7 @@ static void lay_rows(struct mtp_state *s, struct workspace *w, int k, size_t fir
         s->net->type->first_row(s->net, w, &s->depths[k].cache, k, ahead, token_at(s, first + ahead - 1, draft));
     for (size_t j = 0; j < n + pad; j++) {
         size_t i = first + j, token = i + ahead;
-        int32_t taken = j < n ? token_at(s, token, draft) : 0;
+        int32_t taken = j < n ? token_at(s, s->parallel ? i : token, draft) : 0; /* heads read no token: theirs is that of h_i */
         struct row row = mtp_state_row(s, k, i, taken);
         row.skipped = (int32_t)skipped;
         row.draft = j >= n ? -1 : token < s->count ? 0 : (int32_t)(token - s->count) + 1;
@@ -241,8 +241,12 @@ static void gather_hidden(struct mtp_state *s, int k, size_t first, size_t n, si
         memcpy(s->h + kept * d, s->next + (first + kept - first_before) * d, (n - kept) * d * sizeof *s->h);
 }
 
-/* Whether a turn drafts at depth k, when the round drafts at `levels` depths at most. */
-static int drafts_at(const struct mtp_turn *t, int k, int levels) { return !t->ended && k < t->p->max && k < levels; }
+/* Whether a turn drafts at depth k, when the round drafts at `levels` depths at most. Parallel heads have nothing else to draft from
+ * than the hidden state that may be missing. */
+static int drafts_at(const struct mtp_turn *t, int k, int levels)
+{
+    return !t->ended && k < t->p->max && k < levels && !(t->s->parallel && t->s->missing);
+}
 
 /* The rows that a turn needs of depth k: the final ones that are missing, and up to N-1 where it drafts at this depth. */
 static void lay_depth(struct mtp_turn *t, struct workspace *w, int k, int levels)
@@ -260,6 +264,20 @@ static void lay_depth(struct mtp_turn *t, struct workspace *w, int k, int levels
     t->first_before = first;
     t->rows_before = t->n;
     t->chooser = t->n - 1;
+}
+
+/* The rows of parallel head k that propose are kept until all heads are there. A tap callback hears of their logits with their pass. */
+static void keep_proposers(struct mtp_turn **turns, size_t count, struct workspace *w, int k)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct mtp_state *s = turns[i]->s;
+        size_t d = s->net->width;
+        memcpy(s->proposers + (size_t)k * d, s->g + turns[i]->chooser * d, d * sizeof *s->g);
+        if (w->tapper && count == 1) {
+            s->net->type->logits(s->net, w, k, s->logits, s->proposers + (size_t)k * d, s->head_row, 1);
+            forward_tap_logits(w, s->logits, s->net->vocab_size, s->head_row, 1);
+        }
+    }
 }
 
 /* Depth k of a round. */
@@ -286,7 +304,10 @@ static void round_at(struct mtp_turn *turns, size_t count, struct workspace *w, 
         if (s->proposed_from && drafts_at(at_work[i], k, levels))
             memcpy(s->proposed_from + (size_t)k * d, s->next + at_work[i]->chooser * d, d * sizeof *s->next);
     }
-    choose_all(drafting, drafts, w, k);
+    if (drafts && drafting[0]->s->parallel)
+        keep_proposers(drafting, drafts, w, k);
+    else
+        choose_all(drafting, drafts, w, k);
 }
 
 /* The final rows of every depth, and drafts at up to `levels` depths. */
@@ -299,7 +320,8 @@ static void round_together(struct mtp_turn *turns, size_t count, struct workspac
         depths = s->num_depths > depths ? s->num_depths : depths;
         if (N && drafts_at(&turns[i], 0, levels) && mtp_row_count(s, 0) == N) {
             put_aside(s, N - 1);
-            mtp_cut(s, 0, N - 1); /* the row that proposes is computed once more */
+            for (int k = 0; k < (s->parallel ? s->num_depths : 1); k++)
+                mtp_cut(s, k, N - 1); /* the row that proposes is computed once more */
         }
     }
     for (int k = 0; k < depths; k++) /* the row that the next draft takes is one of depth 0: with by_step that is the last one */
@@ -395,4 +417,67 @@ void mtp_drafter_propose_chains(struct proposal *proposals, size_t count, struct
             mtp_cut(turns[i].s, k, N[i]);
         mtp_round_ends(turns[i].s);
     }
+}
+
+/* ---- parallel heads --------------------------------------------------------------------------------------------------- */
+
+/* How many rows of s->proposers a round has filled. */
+static size_t proposers_of(const struct mtp_turn *t)
+{
+    size_t n = 0;
+    while (t->s->count >= 2 && (int)n < t->s->num_depths && drafts_at(t, (int)n, VB_MAX_DRAFT))
+        n++;
+    return n;
+}
+
+size_t mtp_proposers(struct mtp_state *s, struct workspace *w, int max)
+{
+    struct proposal p = {.max = max};
+    struct mtp_turn turn = {.s = s, .p = &p};
+    round_together(&turn, 1, w, VB_MAX_DRAFT);
+    return proposers_of(&turn);
+}
+
+static void choose_from(struct mtp_turn *t, const float *logits, size_t n)
+{
+    struct mtp_state *s = t->s;
+    size_t V = s->net->vocab_size;
+    for (size_t k = 0; k < n && !t->ended; k++) {
+        int32_t token = mtp_token(s, drafter_choose(&s->options, logits + k * V, V, (int)k + 1, t->p->failed));
+        trace_choose(s->options.tracer, (int)k, s->head_row, token, (int)k + 1);
+        take_draft(t, token);
+    }
+}
+
+/* The drafts of the first turns, as many as there is memory for. Returns how many turns took part. */
+static size_t choose_at_once(struct mtp_turn *turns, size_t count, struct workspace *w)
+{
+    struct mtp_state *leader = turns[0].s;
+    size_t d = leader->net->width, V = leader->net->vocab_size, rows = 0, m = 0, n;
+    size_t most = min_size(leader->room, w->max_logit_rows);
+    for (; m < count && same_network(&turns[0], &turns[m]); m++) {
+        n = proposers_of(&turns[m]);
+        if (rows + n > most)
+            break;
+        memcpy(leader->h + rows * d, turns[m].s->proposers, n * d * sizeof *leader->h);
+        rows += n;
+    }
+    assert(m);
+    if (rows)
+        leader->net->type->logits(leader->net, w, 0, w->logits, leader->h, 0, rows);
+    rows = 0;
+    for (size_t i = 0; i < m; i++, rows += n) {
+        n = proposers_of(&turns[i]);
+        choose_from(&turns[i], w->logits + rows * V, n);
+    }
+    return m;
+}
+
+void mtp_drafter_propose_at_once(struct proposal *proposals, size_t count, struct workspace *w)
+{
+    struct mtp_turn turns[MOST_PROPOSALS];
+    begin_turns(turns, proposals, count);
+    round_together(turns, count, w, VB_MAX_DRAFT);
+    for (size_t i = 0; i < count;)
+        i += choose_at_once(turns + i, count - i, w);
 }

@@ -88,7 +88,7 @@ static int fits(const struct mtp_state *s, int k, size_t N, size_t first_pending
     size_t n = mtp_row_count(s, k), before = k ? mtp_row_count(s, k - 1) : N;
     if (k == 0)
         return n <= N && first_pending == min_size(n, N - 1);
-    if (s->by_step)
+    if (s->by_step || s->parallel)
         return n <= N && n >= first_pending;
     return n <= before && n + 1 >= before && n <= (N > (size_t)k ? N - (size_t)k : 0);
 }

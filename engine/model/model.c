@@ -298,10 +298,11 @@ static int bind_moe(struct binder *b, struct moe *m)
 
 static void set_layer(struct binder *b, int index)
 {
-    snprintf(b->prefix, sizeof b->prefix, "model.layers.%d.", index);
+    int head = b->o->heads_of ? index - b->c->num_hidden_layers : -1;
+    snprintf(b->prefix, sizeof b->prefix, head < 0 ? "model.layers.%d." : PARALLEL_HEADS "%d.", head < 0 ? index : head);
 }
 
-static int bind_layer(struct binder *b, struct layer *l, int index)
+int model_bind_layer(struct binder *b, struct layer *l, int index)
 {
     size_t d = b->c->dims.d;
     int rc;
@@ -326,7 +327,7 @@ static int bind_mtp(struct binder *b, struct mtp_module *module, int index)
     if (is_stored(b, "rot.weight") || (b->c->rotated && !strcmp(b->c->architecture, "GlmMoeDsaForCausalLM")))
         return vb_fail(b->err, VB_UNSUPPORTED, "%s: MTP layer %d wants hidden states that are rotated by %srot.weight, which is not supported; "
                        "set num_nextn_predict_layers to 0 in %s to do without it", checkpoint_dir(b->m->checkpoint), index, b->prefix, config_origin(b->c));
-    if ((rc = bind_layer(b, &module->layer, index)) || (rc = bind_vector(b, &module->enorm, "enorm.weight", d)) ||
+    if ((rc = model_bind_layer(b, &module->layer, index)) || (rc = bind_vector(b, &module->enorm, "enorm.weight", d)) ||
         (rc = bind_vector(b, &module->hnorm, "hnorm.weight", d)) ||
         (rc = bind_linear(b, &module->eh_proj, "eh_proj", d, 2 * d, BY_ROWS)) ||
         (rc = bind_vector(b, &module->shared_head_norm, "shared_head.norm.weight", d)))
@@ -404,7 +405,9 @@ static const char *explain(struct binder *b, const struct tensor *t)
 {
     static const char *const scales[] = {".input_scale", ".input_global_scale", ".k_scale", ".v_scale", ".kv_cache_scale", ".kv_cache_offset",
                                          ".fa_q.scale", ".fa_k.scale", ".fa_v.scale", ".fa_q.offset", ".fa_k.offset", ".fa_v.offset"};
-    int layer = model_layer_of(t->name);
+    int layer = model_layer_of(t->name), is_head = !strncmp(t->name, PARALLEL_HEADS, sizeof PARALLEL_HEADS - 1);
+    if (is_head != (b->o->heads_of != NULL))
+        return is_head ? "of a parallel head, which draft method parallel-heads computes" : "of the model for which the heads are";
     if (vb_ends_with(t->name, ".rotary_emb.inv_freq"))
         return "computed from config.json";
     if (is_vision(t->name))
@@ -460,26 +463,35 @@ static int refuse_drafter(struct binder *b)
     return vb_fail(b->err, VB_UNSUPPORTED, "%s: it has MTP layers only, wanted the file of the whole model", checkpoint_dir(b->m->checkpoint));
 }
 
-static int bind_all(struct binder *b)
+/* Binds the layers, and what is before and after them. */
+static int bind_layers(struct binder *b)
 {
     struct model *m = b->m;
-    int rc = VB_NO_MEMORY, layers = b->c->num_hidden_layers;
-    struct offload_options none = {0};
-    m->num_mtp = count_mtp(b);
-    b->offload = offload_choose(b->o->offload ? b->o->offload : &none, b->c, m->checkpoint);
-    b->on_device = b->offload.ends;
-    if (m->ranks) /* binding reads vectors, and beside them there are rows of other ranks */
-        checkpoint_read_ahead(m->checkpoint, 0);
-    if ((m->magnitudes = model_alloc(b, checkpoint_count(m->checkpoint) + 1, 1)) && /* + 1 for a tied output head */
-        !(rc = refuse_drafter(b)))
+    int rc = refuse_drafter(b), layers = b->c->num_hidden_layers;
+    if (!rc)
         rc = bind_outside(b);
     if (!rc && (!(m->layers = model_alloc(b, (size_t)layers, sizeof *m->layers)) ||
                 !(m->mtp = model_alloc(b, (size_t)m->num_mtp, sizeof *m->mtp))))
         rc = VB_NO_MEMORY;
     for (int i = 0; !rc && i < layers; i++)
-        rc = bind_layer(b, &m->layers[i], i);
+        rc = model_bind_layer(b, &m->layers[i], i);
     for (int k = 0; !rc && k < m->num_mtp; k++)
         rc = bind_mtp(b, &m->mtp[k], layers + k);
+    return rc;
+}
+
+static int bind_all(struct binder *b)
+{
+    struct model *m = b->m;
+    int rc = VB_NO_MEMORY;
+    struct offload_options none = {0};
+    m->num_mtp = b->o->heads_of ? 0 : count_mtp(b);
+    b->offload = offload_choose(b->o->offload ? b->o->offload : &none, b->c, m->checkpoint);
+    b->on_device = b->offload.ends;
+    if (m->ranks) /* binding reads vectors, and beside them there are rows of other ranks */
+        checkpoint_read_ahead(m->checkpoint, 0);
+    if ((m->magnitudes = model_alloc(b, checkpoint_count(m->checkpoint) + 1, 1))) /* + 1 for a tied output head */
+        rc = b->o->heads_of ? model_bind_heads(b) : bind_layers(b);
     checkpoint_read_ahead(m->checkpoint, 1);
     if (!rc && !(rc = account(b)) && !(rc = model_make_copies(b)))
         share_outside(m);

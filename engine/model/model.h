@@ -68,6 +68,8 @@ struct mtp_module {                           /* weights of one MTP module; see 
     const float *shared_head_norm;            /* [d] */
     struct weight_view embed_tokens, head;    /* the module's own matrices if it stores them, else those of the main model */
 };
+/* Whether it is a parallel head (model_open_heads), which has no enorm, hnorm and eh_proj. (Of an eh_proj, a rank may have no rows.) */
+static inline int mtp_is_head(const struct mtp_module *module) { return !module->enorm; }
 
 /* What a device computes (offload.h). */
 struct offload_plan {
@@ -154,12 +156,19 @@ struct model_options {
                                               are made. No pass can be computed with such a model */
     struct rank_group *ranks;                   /* see struct model */
     const struct offload_options *offload; /* NULL: no device */
+    const struct model *heads_of;          /* for model_open_heads; else NULL */
     int threads;                           /* threads that make the copies; 0: as many as the affinity mask allows */
     void (*progress)(void *context, size_t done, size_t total); /* `done`: the number of bytes that were copied so far; may be NULL */
     void *progress_context;
 };
 int model_open_under(struct model **out, const char *dir, const struct model_options *o, const vb_allocator *a, vb_error *err);
 void model_close(struct model *m);
+
+/* Opens the parallel heads in `dir`, which draft for `target` (docs/SEMANTICS.md). Head i is mtp[i], of which only `layer` is
+ * the head's own: embedding, norm and output head are the target's. There are no main layers. Matrices
+ * are used as stored, activations are f32, and this process computes the heads alone. Sets *trunk_layers as in struct
+ * heads_config. Returns an error if the heads do not fit the target. The target must outlive the heads. */
+int model_open_heads(struct model **out, int *trunk_layers, const char *dir, const struct model *target, vb_error *err);
 
 /* Opens a model for its shapes alone, with the option shapes_only (shapes.c). `path` is a model, a config.json under any name, or a directory
  * with a config.json and no weights. In the last two cases, *from_config becomes 1, and model_list_shapes makes the tensors from `type`. If

@@ -9,6 +9,8 @@
 #include "engine/model/offload.h"
 #include "engine/model/ranks.h"
 
+#define PARALLEL_HEADS "extra_heads." /* the names of their tensors begin with this, in Meta's checkpoints too */
+
 /* All memory of a model is in one linked list of blocks. So model_close can also close a model that was only partly opened. */
 struct model_block {
     struct model_block *next;
@@ -61,6 +63,11 @@ int model_layer_of(const char *name);
 
 /* Returns which of `rows` rows this rank has, in units of `unit` rows; all of them if unit is 0 or there is only one process. */
 struct op_share model_own_share(const struct binder *b, size_t rows, size_t unit);
+
+/* Binds the layer of this number; those from num_hidden_layers on are layers of MTP modules or of parallel heads. */
+int model_bind_layer(struct binder *b, struct layer *l, int index);
+/* Binds parallel heads, with option heads_of. Only their layers are their own, all else is the target's. */
+int model_bind_heads(struct binder *b);
 
 /* Plans a copy of *w, the matrix of a linear layer, if the precision or the option repack requires another form of it. */
 int model_plan_linear(struct binder *b, struct weight_view *w, const struct tensor *t);

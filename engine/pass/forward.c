@@ -292,9 +292,21 @@ static void begin_pass(struct workspace *w, const struct row *rows, size_t S, in
     forward_rows(w, rows, S);
 }
 
+/* Copies x to the columns [part d, (part + 1) d) of w->two. */
+static void keep_of_two(struct workspace *w, size_t part, size_t S)
+{
+    size_t d = w->model->config.dims.d;
+    for (size_t s = 0; s < S; s++)
+        memcpy(w->two + (2 * s + part) * d, w->x + s * d, d * sizeof *w->x);
+}
+
 static void keep_features(struct workspace *w, int layer, size_t S)
 {
     size_t d = w->model->config.dims.d;
+    if (w->two && layer == w->model->config.num_hidden_layers - 1) {
+        offload_show_x(w, S);
+        keep_of_two(w, 0, S);
+    }
     if (w->three && (layer == w->three_before[0] || layer == w->three_before[1] || layer == w->three_before[2]))
         offload_show_x(w, S);
     for (size_t i = 0; w->three && i < 3; i++)
@@ -355,6 +367,8 @@ int forward_target(struct workspace *w, const struct row *rows, size_t S)
     tap(w, "model.norm.output", w->hidden, d);
     if (w->features != w->hidden)
         memcpy(w->features, w->x, S * d * sizeof *w->x);
+    if (w->two)
+        keep_of_two(w, 1, S);
     op_enter(&w->cx, PART_OUTSIDE);
     op_end_pass(&w->cx, &pass);
     return 0;
@@ -369,19 +383,14 @@ void forward_module_embedding(struct workspace *w, const struct mtp_module *modu
             memset(w->x + s * d, 0, d * sizeof *w->x);
 }
 
-void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
-                 float *g, float *next, size_t S)
+/* Computes w->concat, the input of eh_proj. */
+static void concatenate(struct workspace *w, const struct mtp_module *module, const struct row *rows, const float *h, size_t S)
 {
-    const unsigned char *convention = w->model->config.conventions.value;
     size_t d = w->model->config.dims.d;
+    const unsigned char *convention = w->model->config.conventions.value;
     int hidden_first = convention[CONCAT];
     float *embedding = w->concat + (hidden_first ? d : 0), *hidden = w->concat + (hidden_first ? 0 : d);
     float eps = (float)w->model->config.rms_norm_eps;
-    lead_mtp(w, module, depth, rows, h, S);
-    struct op_pass pass = op_begin_pass(&w->cx, &w->module_pace, S);
-    begin_pass(w, rows, S, depth);
-    offload_begin(w, module, rows, S);
-    tap_layer(w, w->model->config.num_hidden_layers + (int32_t)(module - w->model->mtp));
     forward_module_embedding(w, module, rows, S);
     tap(w, "embed_tokens.output", w->x, d);
     tap(w, "hnorm.input", h, d);
@@ -390,13 +399,39 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
     tap_of(w, "enorm.output", embedding, d, 2 * d);
     tap_of(w, "hnorm.output", hidden, d, 2 * d);
     tap(w, "eh_proj.input", w->concat, 2 * d);
-    op_enter(&w->cx, PART_EH);
-    offload_concat(w, module->layer.attention_on_device, S);
-    if (!offload_replay(w, module, S)) {
+}
+
+/* w->x = eh_proj concat, or h for a parallel head; then the decoder layer. */
+static void module_layer(struct workspace *w, const struct mtp_module *module, const struct row *rows, const float *h, size_t S)
+{
+    size_t d = w->model->config.dims.d;
+    if (!mtp_is_head(module)) {
         op_linear_divided(&w->cx, w->x, d, w->concat, 0, &module->eh_proj, S);
         op_enter(&w->cx, PART_SMALL);
         tap(w, "eh_proj.output", w->x, d);
-        decoder_layer(w, &module->layer, 0, rows, S);
+    } else {
+        memcpy(w->x, h, S * d * sizeof *h);
+    }
+    decoder_layer(w, &module->layer, 0, rows, S);
+}
+
+void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
+                 float *g, float *next, size_t S)
+{
+    const unsigned char *convention = w->model->config.conventions.value;
+    size_t d = w->model->config.dims.d;
+    float eps = (float)w->model->config.rms_norm_eps;
+    lead_mtp(w, module, depth, rows, h, S);
+    struct op_pass pass = op_begin_pass(&w->cx, &w->module_pace, S);
+    begin_pass(w, rows, S, depth);
+    offload_begin(w, module, rows, S);
+    tap_layer(w, w->model->config.num_hidden_layers + (int32_t)(module - w->model->mtp));
+    if (!mtp_is_head(module))
+        concatenate(w, module, rows, h, S);
+    op_enter(&w->cx, PART_EH);
+    offload_concat(w, module->layer.attention_on_device, S);
+    if (!offload_replay(w, module, S)) {
+        module_layer(w, module, rows, h, S);
         offload_recorded(w, module, S);
     }
     op_enter(&w->cx, PART_SMALL);

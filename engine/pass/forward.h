@@ -96,12 +96,13 @@ struct workspace {
     int32_t *experts, *ids;        /* [rows, experts per token]: the chosen experts; [rows]: token ids */
     struct device_row *places;     /* [rows]: where the cache rows of each row are; addresses of the CPU */
     struct timeline *seen, *index_seen; /* [rows]: tokens to which attention, or an indexer, attends */
-    float *hidden;                 /* [rows, d] after model.norm. Only forward_target writes `hidden`, `features` and `three` */
+    float *hidden;                 /* [rows, d] after model.norm. Only forward_target writes `hidden`, `features`, `three` and `two` */
     float *features;               /* [rows, d]: the rows that drafters read. Convention main-hidden selects whether this is the
                                       array `hidden` or a copy of x before model.norm */
     float *three;                  /* [rows, 3d] for EAGLE-3: x before each of the layers in three_before; NULL if no drafter needs
                                       it */
     int three_before[3];
+    float *two;                    /* [rows, 2d] for parallel heads: x before the last layer and x after it; NULL if no drafter needs it */
     float *logits;                 /* [max_logit_rows, V] */
     struct tapper *tapper;         /* NULL if no tap callback was set */
     int (*stop)(void *context);    /* called before each layer of the target; a nonzero result ends the pass; may be NULL */
@@ -122,8 +123,8 @@ struct workspace {
 int workspace_open(struct workspace *w, const struct model *m, const struct kernels *k, int threads, size_t max_rows,
                    size_t max_logit_rows, size_t context, int expands, vb_error *err);
 
-/* Names the array of target rows that a drafter reads: workspace.features, workspace.hidden or workspace.three. */
-enum target_rows { ROWS_FEATURES, ROWS_HIDDEN, ROWS_THREE };
+/* Names the array of target rows that a drafter reads: workspace.features, workspace.hidden, workspace.three or workspace.two. */
+enum target_rows { ROWS_FEATURES, ROWS_HIDDEN, ROWS_THREE, ROWS_TWO };
 /* Returns the rows of array `which` that the newest pass wrote, from row `first` on. Sets *width to the length of a
  * row. */
 float *workspace_rows(const struct workspace *w, enum target_rows which, size_t first, size_t *width);
@@ -170,7 +171,7 @@ int forward_target(struct workspace *w, const struct row *rows, size_t S);
  * [RMSNorm_e(Emb(token)) ; RMSNorm_h(h)], y = decoder_layer(x), and g = shared_head.norm(y). The output head of the
  * module reads g. `next` is the input of the next depth. It is a copy of g, or of y with convention
  * draft-hidden=pre-norm. h, g and next are [S, d], and `next` may be the same array as h. The cache of each
- * row's sequence has one layer. */
+ * row's sequence has one layer. Of a parallel head (mtp_is_head), x is h, and no embedding is read. */
 void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h,
                  float *g, float *next, size_t S);
 

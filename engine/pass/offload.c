@@ -187,7 +187,7 @@ void offload_place(struct workspace *w, int on_device, size_t S)
 static int is_whole(const struct workspace *w, const struct mtp_module *module)
 {
     const struct model *m = w->model;
-    int whole = w->offload.parts && w->offload.attention && !w->offload.from && !w->three;
+    int whole = w->offload.parts && w->offload.attention && !w->offload.from && !w->three && !w->two;
     for (size_t l = 0; l < m->config.dims.layers && whole && !module; l++)
         whole = m->layers[l].attention_on_device && m->layers[l].mlp_on_device;
     return whole && (!module || module->layer.mlp_on_device);

@@ -132,17 +132,21 @@ int target_three_layers(int L, int layer[3])
 
 int workspace_keep_rows(struct workspace *w, enum target_rows which, vb_error *err)
 {
-    if (which != ROWS_THREE || w->three || !target_three_layers(w->model->config.num_hidden_layers, w->three_before))
+    size_t width = (which == ROWS_TWO ? 2 : 3) * w->model->config.dims.d;
+    float **rows = which == ROWS_TWO ? &w->two : &w->three;
+    if ((which != ROWS_THREE && which != ROWS_TWO) || *rows ||
+        (which == ROWS_THREE && !target_three_layers(w->model->config.num_hidden_layers, w->three_before)))
         return VB_OK;
-    w->three = workspace_take(w, w->max_rows * 3 * w->model->config.dims.d, sizeof(float));
-    return w->three ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for features of %zu rows", w->max_rows);
+    *rows = workspace_take(w, w->max_rows * width, sizeof(float));
+    return *rows ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for features of %zu rows", w->max_rows);
 }
 
 float *workspace_rows(const struct workspace *w, enum target_rows which, size_t first, size_t *width)
 {
     size_t d = w->model->config.dims.d;
-    *width = which == ROWS_THREE ? 3 * d : d;
-    return (which == ROWS_THREE ? w->three : which == ROWS_HIDDEN ? w->hidden : w->features) + first * *width;
+    float *const array[] = {[ROWS_FEATURES] = w->features, [ROWS_HIDDEN] = w->hidden, [ROWS_THREE] = w->three, [ROWS_TWO] = w->two};
+    *width = which == ROWS_THREE ? 3 * d : which == ROWS_TWO ? 2 * d : d;
+    return array[which] + first * *width;
 }
 
 int workspace_gather_crew(struct workspace *w, const struct placement *placement, int exact, vb_error *err)

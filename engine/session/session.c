@@ -66,7 +66,8 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
     code = drafter_check(type, s->model, o, err);
     if (code)
         return code;
-    s->max_draft = o->drafting.tokens ? o->drafting.tokens : drafter_default_tokens(type, s->model);
+    if ((code = drafter_tokens(&s->max_draft, type, s->model, &o->drafting, err)))
+        return code;
     s->type = s->max_draft > 0 ? type : NULL; /* K = 0: no module runs, none is prefilled */
     s->max_draft = s->type ? s->max_draft : 0;
     s->max_drafts = s->max_draft;
@@ -78,8 +79,6 @@ static int choose_drafter(struct vb_session *s, vb_error *err)
         return vb_fail(err, VB_BAD_ARGUMENT, "acceptance %s wants a number of draft tokens: with auto what is said would depend on how fast "
                        "it is said", o->sampling.acceptance);
     if (s->type && o->drafting.automatic) {
-        s->max_draft = o->drafting.tokens ? o->drafting.tokens : drafter_longest(type, s->model);
-        s->max_drafts = s->max_draft;
         draft_length_begin(&s->own_length, s->max_draft, s->model->config.dims.layers);
         s->length = &s->own_length;
     }

@@ -126,7 +126,7 @@ TEST(numbers_are_checked)
            "--draft-vocab", "7");
     REFUSE(USAGE, "excludes --decode and --bos", "tokenize", V3, "--decode", "5", "--most-frequent", "2");
     REFUSE(USAGE, "wants --draft-model DIR", "generate", V3, "--tokens", "5", "--draft", "draft-model");
-    REFUSE(USAGE, "is for --draft draft-model, eagle and eagle3, not for none", "generate", V3, "--tokens", "5", "--draft-model", V3);
+    REFUSE(USAGE, "is for --draft draft-model, eagle, eagle3 and parallel-heads, not for none", "generate", V3, "--tokens", "5", "--draft-model", V3);
     REFUSE(USAGE, "not for mtp-eagle", "verify", V3, "--tokens", "5", "--draft", "mtp-eagle", "--draft-model", V3);
     REFUSE(USAGE, "--draft-model, which is missing", "verify", V3, "--tokens", "5", "--draft-precision", "q4");
     REFUSE(USAGE, "vocabulary has 256 tokens, that of " V3 " 160", "draft", V3, "--tokens", "5", "--draft", "draft-model", "--draft-model",

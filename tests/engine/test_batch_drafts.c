@@ -6,12 +6,10 @@
 
 static struct job jobs[JOBS], alone[JOBS];
 
-static const char *const eagle_heads[] = {"golden/eagle/eagle1-v3", "golden/eagle/eagle3-v3"};
-
 /* What a method needs besides its name. */
 static vb_drafting drafting_of(const char *method, int tokens, const vb_model *m)
 {
-    return (vb_drafting){.method = method, .tokens = tokens, .model = m, .head = eagle_heads[!strcmp(method, "eagle3")]};
+    return (vb_drafting){.method = method, .tokens = tokens, .model = m, .head = head_of(method)};
 }
 
 static vb_model *open_with(const char *name, const char *conventions)
@@ -46,7 +44,7 @@ static void hash_trace(void *context, const vb_trace *t)
     all->count++;
 }
 
-static const char *const methods[] = {"mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep", "ngram", "draft-model", "eagle", "eagle3"};
+static const char *const methods[] = {"mtp-eagle", "mtp-vanilla", "eagle-reroll", "eagle-keep", "ngram", "draft-model", "eagle", "eagle3", "parallel-heads"};
 
 /* Eight sessions, some of which the batch opens; all by one method, or by two. */
 static void check_together(const vb_model *m, const char *what, uint64_t *seed, size_t first_method, size_t second_method, int padded)
@@ -67,7 +65,7 @@ static void check_together(const vb_model *m, const char *what, uint64_t *seed, 
             j->sampling = (vb_sampling){.temperature = 0.8f, .seed = next_random(seed)};
         if (random_below(seed, 2) && strncmp(method, "eagle-", 6))
             j->sampling.acceptance = "rejection";
-        else if (!padded && random_below(seed, 2) && !m->config.conventions.value[CHAIN_MODULE] && (!strcmp(method, "mtp-eagle") || !strcmp(method, "eagle") || !strcmp(method, "eagle3")))
+        else if (!padded && random_below(seed, 2) && !m->config.conventions.value[CHAIN_MODULE] && (!strcmp(method, "mtp-eagle") || head_of(method)))
             j->drafting.tree = (vb_tree_shape){.topk = 2 + (int)random_below(seed, 3)};
         j->count = 1 + random_below(seed, 16);
         random_tokens(m, next_random(seed), j->prompt, j->count);
@@ -118,7 +116,7 @@ TEST(drafts_proposed_together_are_those_proposed_alone)
     uint64_t seed = 9;
     for (size_t i = 0; i < COUNT(cases); i++) {
         vb_model *m = open_with(cases[i].model, cases[i].conventions);
-        size_t number = cases[i].heads ? COUNT(methods) : COUNT(methods) - 2;
+        size_t number = cases[i].heads ? COUNT(methods) : COUNT(methods) - 3;
         for (size_t k = 0; k < 4 * number; k++) {
             char what[160];
             snprintf(what, sizeof what, "%s, %s, round %zu", cases[i].model, cases[i].conventions ? cases[i].conventions : "the defaults", k);
@@ -135,11 +133,11 @@ TEST(another_head_has_passes_of_its_own)
     vb_model *m = open_tiny("v3");
     vb_session_options like = {.context = 60, .threads = 1};
     vb_batch *b = open_batch_of(m, &(vb_batch_options){.session = like});
-    copy_checkpoint(broken, eagle_heads[0]);
+    copy_checkpoint(broken, head_of("eagle"));
     break_tensor(broken, "layers.0.post_attention_layernorm.weight", 0, 1, 0);
     for (int32_t i = 0; i < JOBS; i++) {
         jobs[i] = (struct job){.options = {.max_tokens = 20, .ignore_eos = 1}, .drafting = {.method = "eagle", .tokens = 3}};
-        jobs[i].drafting.head = i / 2 % 2 ? broken : eagle_heads[0];
+        jobs[i].drafting.head = i / 2 % 2 ? broken : head_of("eagle");
         job_prompt(&jobs[i], (int32_t[]){5 + i, 6, 7}, 3);
         alone[i] = jobs[i];
         run_job_alone(m, &alone[i], &like);
@@ -205,7 +203,7 @@ static void talk(const vb_model *m, const char *what, const struct job *like, co
 
 TEST(a_conversation_goes_on_with_the_rows_that_were_kept)
 {
-    static const char *const all[] = {"none", "mtp-eagle", "mtp-vanilla", "ngram", "draft-model", "eagle", "eagle3", "callback", "eagle-reroll", "eagle-keep"};
+    static const char *const all[] = {"none", "mtp-eagle", "mtp-vanilla", "ngram", "draft-model", "eagle", "eagle3", "parallel-heads", "callback", "eagle-reroll", "eagle-keep"};
     static const char *const names[] = {"v3", "v3-mtp3", "glm5", "v3-mtp3", "v3-mtp3", "v3-mtp3", "v3-mtp3"};
     static const char *const conventions[] = {NULL, NULL, NULL, "first-row=phantom,draft-position=token", "missing-hidden=zeros,main-hidden=pre-norm",
                                               "prefill-draft=discarded,draft-hidden=pre-norm", "module-hidden=target,chain-module=step"};
@@ -218,7 +216,7 @@ TEST(a_conversation_goes_on_with_the_rows_that_were_kept)
             const char *method = all[i % COUNT(all)];
             int by_history = !strcmp(method, "eagle-reroll") || !strcmp(method, "eagle-keep");
             char what[160];
-            if (n && strstr(method, "eagle") == method && !by_history)
+            if (n && head_of(method))
                 continue; /* the heads are those of v3 */
             struct job j = {.options = {.max_tokens = 1 + (i * 7) % 30, .ignore_eos = 1}, .drafting = drafting_of(method, 1 + (int)(i / COUNT(all)), m),
                             .sampling = {.temperature = 0.8f, .seed = i, .acceptance = by_history ? NULL : "rejection"}};
@@ -398,7 +396,7 @@ TEST(what_a_request_brought_is_not_used_after_its_end)
             struct guest g = {.job = j, .model = open_tiny("v3"), .alive = malloc(sizeof *g.alive)};
             char *head = malloc(64);
             *g.alive = 1;
-            snprintf(head, 64, "%s", eagle_heads[0]);
+            snprintf(head, 64, "%s", head_of("eagle"));
             *j = (struct job){.options = {.max_tokens = 12, .ignore_eos = 1}, .sampling = {.temperature = 0.8f, .acceptance = "rejection", .seed = 4}};
             j->drafting = (vb_drafting){.method = all[i], .tokens = 3, .model = g.model, .head = head, .callback = draft_by_rule, .context = g.alive};
             job_prompt(j, (int32_t[]){5, 6, 7, 8, 9, 10, 11, 12, 13, 14 + turn}, 10);

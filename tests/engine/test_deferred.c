@@ -10,8 +10,7 @@
 #define MOST_ROWS 900
 #define FOREVER INT_MAX
 
-static const char *const methods[] = {"mtp-eagle", "mtp-vanilla", "eagle", "eagle3"};
-static const char *const eagle_heads[] = {"golden/eagle/eagle1-v3", "golden/eagle/eagle3-v3"};
+static const char *const methods[] = {"mtp-eagle", "mtp-vanilla", "eagle", "eagle3", "parallel-heads"};
 
 /* The next rounds use K drafts. With `trial`, K = 0 remains the chosen K, so drafters go on to compute nothing ahead. */
 static void use_length(struct draft_length *l, int K, int trial)
@@ -26,7 +25,7 @@ static void use_length(struct draft_length *l, int K, int trial)
 
 static vb_drafting drafting_of(const char *method, int tokens, int automatic)
 {
-    return (vb_drafting){.method = method, .tokens = tokens, .automatic = automatic, .head = eagle_heads[!strcmp(method, "eagle3")]};
+    return (vb_drafting){.method = method, .tokens = tokens, .automatic = automatic, .head = head_of(method)};
 }
 
 static struct mtp_state *state_of(const vb_session *s) { return &mtp_of(s->drafter)->state; }

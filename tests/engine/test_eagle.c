@@ -442,7 +442,7 @@ TEST(targets_that_do_not_fit_are_refused)
     vb_session *s;
     vb_model *m = open_tiny("moonlight");
     REFUSED(eagle_head_open(&head, heads[0], 1, m, &err), VB_BAD_ARGUMENT, "states of 64 numbers; those of golden/tiny/moonlight have 80");
-    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting.method = "eagle"}, &err), VB_BAD_ARGUMENT, "directory of an EAGLE head");
+    REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting.method = "eagle"}, &err), VB_BAD_ARGUMENT, "directory of a draft head");
     REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting.method = "eagle3", .drafting.head = "nowhere"}, &err), VB_IO, "nowhere");
     for (size_t v = 0; v < 2; v++)
         REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 9, .drafting.method = methods[v], .drafting.head = heads[1 - v]}, &err), VB_BAD_ARGUMENT,

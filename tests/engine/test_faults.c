@@ -112,7 +112,7 @@ static int draft_a_tree(const struct opening *o, const vb_allocator *a, vb_error
     vb_result result;
     vb_generate_options g = {.max_tokens = 12, .ignore_eos = 1};
     vb_session_options so = {.context = 40, .threads = 1, .drafting.method = o->draft, .drafting.tokens = o->draft_tokens, .drafting.tree.topk = 3,
-                             .drafting.head = !strcmp(o->draft, "eagle") ? "golden/eagle/eagle1-v3" : "golden/eagle/eagle3-v3"};
+                             .drafting.head = head_of(o->draft)};
     int code = vb_model_open(&m, o->dir, &(vb_model_options){.allocator = *a}, err);
     if (code)
         return code;
@@ -130,7 +130,7 @@ static int draft_a_tree(const struct opening *o, const vb_allocator *a, vb_error
 
 TEST(every_allocation_of_a_head_and_of_trees_fails_in_turn)
 {
-    static const char *const drafts[] = {"eagle", "eagle3", "mtp-eagle"};
+    static const char *const drafts[] = {"eagle", "eagle3", "mtp-eagle", "parallel-heads"};
     for (size_t i = 0; i < COUNT(drafts); i++)
         fail_each(&(struct opening){drafts[i], draft_a_tree, "golden/tiny/v3", drafts[i], 3, NULL});
 }

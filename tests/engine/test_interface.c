@@ -270,6 +270,8 @@ TEST(draft_methods_say_what_they_need_and_how_long_they_draft)
     assert_int_equal(version, 1);
     ok(vb_draft_head(&version, "golden/eagle/eagle3-v3", &err));
     assert_int_equal(version, 3);
+    ok(vb_draft_head(&version, "golden/heads/parallel-v3", &err));
+    assert_int_equal(version, VB_PARALLEL_HEADS);
     ok(vb_draft_head(&version, "golden/tiny/v3", &err));
     assert_int_equal(version, 0);
     vb_model_close(with);

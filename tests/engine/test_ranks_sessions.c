@@ -87,13 +87,13 @@ static void draft_between(vb_model *m, struct notes *n, void *context)
 
 TEST(heads_of_the_target_draft_the_same)
 {
-    static const char *const methods[] = {"eagle", "eagle3"}, *const heads[] = {"golden/eagle/eagle1-v3", "golden/eagle/eagle3-v3"};
+    static const char *const methods[] = {"eagle", "eagle3", "parallel-heads"};
     static const char *const precisions[] = {"f32", "bf16", "q8"};
-    for (size_t i = 0; i < 12; i++) {
-        vb_session_options o = some_options(methods[i % 2], 2 + (int)i % 4);
-        o.drafting.head = heads[i % 2];
-        o.drafting.tree.topk = i >= 6 ? 3 : 0;
-        check(methods[i % 2], "golden/tiny/v3", &(vb_model_options){.precision = precisions[i / 2 % 3]}, i < 6 ? draft_with : draft_between, &o);
+    for (size_t i = 0; i < 18; i++) {
+        vb_session_options o = some_options(methods[i % 3], 2 + (int)i % 4);
+        o.drafting.head = head_of(methods[i % 3]);
+        o.drafting.tree.topk = i >= 9 ? 3 : 0;
+        check(methods[i % 3], "golden/tiny/v3", &(vb_model_options){.precision = precisions[i / 3 % 3]}, i < 9 ? draft_with : draft_between, &o);
     }
 }
 

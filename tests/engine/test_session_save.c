@@ -188,7 +188,8 @@ TEST(trees_and_heads_go_on_too)
         const char *model, *draft, *head;
         int32_t topk;
     } kinds[] = {{"golden/tale", "mtp-eagle", NULL, 2}, {"golden/tiny/v3", "eagle", "golden/eagle/eagle1-v3", 0},
-                 {"golden/tiny/v3", "eagle3", "golden/eagle/eagle3-v3", 0}, {"golden/tiny/v3", "eagle3", "golden/eagle/eagle3-v3", 3}};
+                 {"golden/tiny/v3", "eagle3", "golden/eagle/eagle3-v3", 0}, {"golden/tiny/v3", "eagle3", "golden/eagle/eagle3-v3", 3},
+                 {"golden/tiny/v3", "parallel-heads", "golden/heads/parallel-v3", 0}, {"golden/tiny/v3", "parallel-heads", "golden/heads/parallel-v3", 3}};
     static struct record plain, before, saved, loaded;
     for (size_t i = 0; i < COUNT(kinds); i++) {
         vb_model *m = open_model(kinds[i].model);

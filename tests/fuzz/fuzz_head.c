@@ -1,13 +1,15 @@
-/* tests/fuzz/fuzz_head.c -- any bytes as the config.json of an EAGLE head, beside the weights of both heads in golden/eagle. What is
+/* tests/fuzz/fuzz_head.c -- any bytes as the config.json of a draft head, beside the weights of the heads in golden/eagle and golden/heads. What is
  * accepted has the shapes of its weights and drafts a few tokens. Runs in the repository's root. */
 #include "tests/support/fuzz.h"
 
-static char dir[2][32] = {"/tmp/verbatim-fuzz-XXXXXX", "/tmp/verbatim-fuzz-XXXXXX"};
-static char config[2][64], weights[2][64];
+#define KINDS 3
+
+static char dir[KINDS][32] = {"/tmp/verbatim-fuzz-XXXXXX", "/tmp/verbatim-fuzz-XXXXXX", "/tmp/verbatim-fuzz-XXXXXX"};
+static char config[KINDS][64], weights[KINDS][64];
 
 static void leave(void)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < KINDS; i++) {
         remove(config[i]);
         remove(weights[i]);
         rmdir(dir[i]);
@@ -16,10 +18,10 @@ static void leave(void)
 
 static void open_once(vb_model **model)
 {
-    static const char *const heads[] = {"golden/eagle/eagle1-v3", "golden/eagle/eagle3-v3"};
+    static const char *const heads[KINDS] = {"golden/eagle/eagle1-v3", "golden/eagle/eagle3-v3", "golden/heads/parallel-v3"};
     vb_error err;
     demand(!vb_model_open(model, "golden/tiny/v3", NULL, &err));
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < KINDS; i++) {
         char from[256], target[512], *here = realpath(heads[i], NULL);
         demand(here && mkdtemp(dir[i]));
         snprintf(from, sizeof from, "%s", here);
@@ -34,10 +36,11 @@ static void open_once(vb_model **model)
 
 static void draft(const vb_model *model, int which)
 {
+    static const char *const methods[KINDS] = {"eagle", "eagle3", "parallel-heads"};
     vb_session *s = NULL;
     vb_result r;
     vb_error err = {0};
-    vb_session_options options = {.context = 12, .threads = 1, .drafting = {.method = which ? "eagle3" : "eagle", .tokens = 2, .head = dir[which]}};
+    vb_session_options options = {.context = 12, .threads = 1, .drafting = {.method = methods[which], .tokens = 2, .head = dir[which]}};
     if (check(vb_session_open(&s, model, &options, &err), &err))
         return;
     demand(!check(vb_append(s, (const int32_t[]){1, 2, 3}, 3, &err), &err));
@@ -50,7 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static vb_model *model;
     if (!model)
         open_once(&model);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < KINDS; i++) {
         FILE *f = fopen(config[i], "wb");
         demand(f && fwrite(data, 1, size, f) == size && !fclose(f));
         draft(model, i);

@@ -1,6 +1,16 @@
 /* tests/support/engine_support.c -- for tests of the engine: models, recorded runs, comparisons, changed checkpoints. */
 #include "tests/support/engine_support.h"
 
+const char *head_of(const char *method)
+{
+    static const char *const heads[][2] = {
+        {"eagle", "golden/eagle/eagle1-v3"}, {"eagle3", "golden/eagle/eagle3-v3"}, {"parallel-heads", "golden/heads/parallel-v3"}};
+    for (size_t i = 0; i < COUNT(heads); i++)
+        if (method && !strcmp(method, heads[i][0]))
+            return heads[i][1];
+    return NULL;
+}
+
 const char *mtp_method(size_t i) { return i % 2 ? "mtp-eagle" : "mtp-vanilla"; }
 
 /* ---- models ------------------------------------------------------------------------------------------------------ */

@@ -37,6 +37,9 @@
 /* A draft method that uses MTP modules: mtp-vanilla for even i, mtp-eagle for odd i. */
 const char *mtp_method(size_t i);
 
+/* The directory of the head of golden/tiny/v3 for this draft method: eagle, eagle3 or parallel-heads; NULL for other methods. */
+const char *head_of(const char *method);
+
 /* ---- models ------------------------------------------------------------------------------------------------------ */
 
 /* open_model opens the model in `dir`, and open_tiny the model in golden/tiny/NAME. An error fails the test. */

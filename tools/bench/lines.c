@@ -182,7 +182,8 @@ static void add_tree(struct bench *b, const char *draft, int K)
 
 static void add_generates(struct bench *b)
 {
-    static const struct drafter_type *const methods[] = {&draft_mtp_vanilla, &draft_mtp_eagle, &draft_model, &draft_eagle, &draft_eagle3};
+    static const struct drafter_type *const methods[] = {&draft_mtp_vanilla, &draft_mtp_eagle, &draft_model, &draft_eagle, &draft_eagle3,
+                                                         &draft_parallel_heads};
     const char *forced = NULL;
     add_generate(b, "none", 0, -1);
     for (size_t m = 0; m < COUNT(methods); m++) {

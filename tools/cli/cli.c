@@ -330,7 +330,8 @@ int cli_prompt(struct cli *c, int32_t **ids, size_t *count)
 
 int cli_draft_tokens(const struct cli *c)
 {
-    vb_drafting drafting = {.method = c->session.drafting.method, .automatic = c->draft_tokens == CLI_AUTO};
+    vb_drafting drafting = c->session.drafting;
+    drafting.automatic = c->draft_tokens == CLI_AUTO;
     drafting.tokens = c->draft_tokens > 0 ? (int32_t)c->draft_tokens : 0;
     /* in cli.draft_tokens, 0 means no drafts; in vb_drafting.tokens, 0 means the default of the method */
     return c->draft_tokens == 0 ? 0 : vb_draft_tokens(c->model, &drafting);

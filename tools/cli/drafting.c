@@ -43,7 +43,7 @@ int cli_drafting(struct cli *c)
     if (!dir && takes_dir)
         return cli_fail(c, EXIT_USAGE, "--draft %s wants --draft-model DIR", draft);
     if (dir && !takes_dir && (draft || !(c->command->traits & COMPARES_METHODS)))
-        return cli_fail(c, EXIT_USAGE, "--draft-model is for --draft draft-model, eagle and eagle3, not for %s", draft ? draft : "none");
+        return cli_fail(c, EXIT_USAGE, "--draft-model is for --draft draft-model, eagle, eagle3 and parallel-heads, not for %s", draft ? draft : "none");
     if (c->drafting.precision && method.needs_head)
         return cli_fail(c, EXIT_USAGE, "--draft-precision is of --draft draft-model; the weights of %s are used as stored", draft);
     if (c->drafting.given_vocab && !method.needs_modules && (draft || !may_be_unnamed))

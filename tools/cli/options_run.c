@@ -121,15 +121,15 @@ const struct option options_to_run[] = {
     {"--draft", NULL, "METHOD", DRAFT_OPTIONS, TAKES_DRAFT, TEXT_VALUE, SESSION(drafting.method), 0, 0,
      "Choose the draft method (default none). The methods mtp-vanilla, mtp-eagle, eagle-reroll and eagle-keep use the model's MTP "
      "modules. The method ngram searches the text for an earlier occurrence of its last few tokens, and proposes the tokens that "
-     "followed there. The methods draft-model, eagle and eagle3 use the model of --draft-model. Drafting changes the speed but not the "
+     "followed there. The methods draft-model, eagle, eagle3 and parallel-heads use the model of --draft-model. Drafting changes the speed but not the "
      "output, unless --acceptance is rejection or relaxed."},
     {"--draft-tokens", NULL, "K", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_PLAN, AUTO_VALUE, AT(draft_tokens), 0, VB_MAX_DRAFT,
-     "Draft at most K tokens per round, 0 to 15 (default: one for each MTP module; 3 for methods without MTP modules). In a round, tokens "
+     "Draft at most K tokens per round, 0 to 15 (default: one for each MTP module or parallel head; 3 for methods without them). In a round, tokens "
      "are drafted and one pass verifies them. 0 turns drafting off. With auto, Verbatim measures acceptance and pass times, and chooses "
      "the length of each draft from them. If drafts do not make decoding faster, it makes hardly any."},
     {"--draft-topk", NULL, "M", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_BENCH, INT_VALUE, SESSION(drafting.tree.topk), 1, VB_MAX_TOPK,
      "Draft a tree that is K tokens deep, where up to M tokens (2 to 16) follow each token. The default is 1: a chain without branches. "
-     "Only mtp-eagle, eagle and eagle3 can draft trees."},
+     "Only mtp-eagle, eagle, eagle3 and parallel-heads can draft trees."},
     {"--draft-nodes", NULL, "N", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_BENCH, INT_VALUE, SESSION(drafting.tree.nodes), 1, VB_MAX_NODES,
      "Verify the N most probable tokens of the tree. N is between K (--draft-tokens) and 64 (default: --draft-topk times K)."},
     {"--draft-p-min", NULL, "P", DRAFT_OPTIONS, TAKES_DRAFT, FLOAT_VALUE, SESSION(drafting.p_min), 0, 0,
@@ -146,7 +146,7 @@ const struct option options_to_run[] = {
      "Change settings that only one draft method has, such as ngram-min=1,ngram-max=3."},
     {"--draft-model", NULL, "DIR", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_BENCH, TEXT_VALUE, AT(drafting.model_dir), 0, 0,
      "With --draft draft-model: use the smaller checkpoint in DIR, which must have the same vocabulary. With --draft eagle or eagle3: "
-     "use the published draft head in DIR."},
+     "use the published draft head in DIR. With --draft parallel-heads: use the heads in DIR, which may be the model's own directory."},
     {"--draft-precision", NULL, "MODE", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_BENCH, TEXT_VALUE, AT(drafting.precision), 0, 0,
      "With --draft draft-model: set the precision of the smaller model (default: the same as --precision)."},
     {"--padded", NULL, NULL, DRAFT_OPTIONS, TAKES_DRAFT, FLAG, SESSION(padded), 0, 0,

@@ -126,13 +126,13 @@ def test_drafts_of_a_function_stand_where_they_are_right_and_change_nothing(mode
     assert (mine.fingerprint, mine.stats["drafted"]) == (said["fingerprint"], said["stats"]["drafted"])
 
 
-@pytest.mark.parametrize("draft, head", [("eagle", "eagle1-v3"), ("eagle3", "eagle3-v3")])
+@pytest.mark.parametrize("draft, head", [("eagle", "eagle/eagle1-v3"), ("eagle3", "eagle/eagle3-v3"), ("parallel-heads", "heads/parallel-v3")])
 def test_a_published_head_drafts(models, draft, head):
     model = models("tiny/v3")
     plain = model.generate(PROMPT, 30, ignore_eos=True)
-    result = model.generate(PROMPT, 30, ignore_eos=True, draft=draft, draft_head=path("eagle") / head)
+    result = model.generate(PROMPT, 30, ignore_eos=True, draft=draft, draft_head=path(head))
     assert result.stats["drafted"] > 0 and result.fingerprint == plain.fingerprint
-    with pytest.raises(verbatim.VerbatimError, match="wants the directory of an EAGLE head"):
+    with pytest.raises(verbatim.VerbatimError, match="wants the directory of a draft head"):
         model.generate(PROMPT, 30, draft=draft)
 
 
@@ -145,7 +145,7 @@ def test_draft_methods_are_listed():
 
 
 def test_heads_and_instruction_sets_are_told(models):
-    assert [verbatim.draft_head(path(p)) for p in ("eagle/eagle1-v3", "eagle/eagle3-v3", "tiny/v3")] == [1, 3, 0]
+    assert [verbatim.draft_head(path(p)) for p in ("eagle/eagle1-v3", "eagle/eagle3-v3", "heads/parallel-v3", "tiny/v3")] == [1, 3, 100, 0]
     names = verbatim.instruction_sets()
     assert names[-1] == "scalar" and len(set(names)) == len(names)
     assert len({models("tiny/v3").generate(PROMPT, 3, ignore_eos=True, isa=name).fingerprint for name in names}) == 1

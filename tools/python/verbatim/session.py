@@ -65,9 +65,9 @@ class Session(Closing):
                    tokens, int32; what is beyond max or not in the vocabulary is left out
     draft_model    a Model, for draft="draft-model": a smaller one with the same tokens (Tokenizer.match)
     draft_vocab    a DraftVocab (Model.draft_vocab): the tokens that MTP modules may draft; None: all
-    draft_head     the directory of a published head, for draft="eagle" and "eagle3"
-    draft_topk     2 to 16: drafts are a tree, draft_tokens deep, in which up to that many follow each; of mtp-eagle, eagle and
-                   eagle3. draft_nodes: the most of a round (None: draft_topk * K, at most 64)
+    draft_head     the directory of a draft head, for draft="eagle", "eagle3" and "parallel-heads"
+    draft_topk     2 to 16: drafts are a tree, draft_tokens deep, in which up to that many follow each; of mtp-eagle, eagle,
+                   eagle3 and parallel-heads. draft_nodes: the most of a round (None: draft_topk * K, at most 64)
     draft_auto     how many drafts a round asks for, draft_tokens at most, is chosen as the run goes
     draft_p_min    a draft ends before a token of a probability below this
     draft_settings a dictionary of what single methods want to know: {"ngram-min": 1}; draft_methods() lists them
@@ -288,7 +288,7 @@ def draft_methods() -> list[DraftMethod]:
 
 
 def draft_head(path) -> int:
-    """The kind of published EAGLE head in a directory: 1 or 3; 0: there is none that can be read."""
+    """The kind of draft head in a directory: 1 or 3 for EAGLE-1 and EAGLE-3, 100 for parallel heads; 0: there is none that can be read."""
     version, err = C.c_int(), _c.vb_error()
     check(library().vb_draft_head(C.byref(version), path_bytes(path), C.byref(err)), err)
     return version.value
