@@ -13,7 +13,7 @@ static void run_head(struct reference_run *target, struct reference_run *run, do
     run->random = target->random;
     ref_rope_tables(run, 0, S);
     memcpy(x, z, (size_t)S * run->c->dims.d * sizeof *x);
-    ref_show(run, "taken", -1, S, run->c->hidden_size, x);
+    ref_show(run, "trunk", -1, S, run->c->hidden_size, x);
     ref_decoder_layer(run, &run->r->mtp[k].layer, x, S);
     target->random = run->random;
     ref_norm(target, x, &r->norm, x, S, r->config.rms_norm_eps);

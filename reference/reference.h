@@ -161,7 +161,7 @@ int reference_modules(const struct reference *r, const struct reference_options 
  * result is for reference_heads and reference_config alone; the caller closes it with reference_close. */
 int reference_heads_open(struct reference **out, const char *dir, const struct reference *target, vb_error *err);
 /* Computes the target, and all heads on its rows. Row i of head k predicts tok[i+k+2]. `logits` is [heads, S, V]; NULL if only the hook is
- * wanted. The hook receives the target's values, and of each head `taken` [D], the rows that it reads, the values of a layer,
+ * wanted. The hook receives the target's values, and of each head `trunk` [D], the rows that it reads, the values of a layer,
  * shared_head_norm [D] and logits [V]. Heads are computed in precision f32 with a cache of type f32, as the engine does; of the options
  * for experts and sets, none applies to them. */
 int reference_heads(const struct reference *target, const struct reference *heads, const struct reference_options *options,

@@ -386,6 +386,33 @@ TEST(the_object_has_what_is_promised_and_its_counts_agree)
     forget(&s);
 }
 
+/* The engine decodes with heads; the reference computes them on the prompt and the tokens that were decoded. */
+TEST(heads_of_the_engine_and_of_the_reference_differ_by_rounding)
+{
+    static const char *const parts[] = {"input_layernorm.input", "self_attn.kv_a_layernorm.output", "shared_head.norm.output", "shared_head.head.output"};
+    char tokens[256] = "5,9,33,64,74,39";
+    json_t *j = JSON("generate", TINY "v3", "--tokens", "5,9,33,64,74,39", "-n", "12", "--ignore-eos"), *t;
+    size_t i;
+    json_array_foreach(json_object_get(j, "tokens"), i, t)
+        snprintf(tokens + strlen(tokens), sizeof tokens - strlen(tokens), ",%d", (int)json_integer_value(t));
+    assert_int_equal(i, 12);
+    json_decref(j);
+    DUMP(a, TINY "v3", "--tokens", "5,9,33,64,74,39", "-n", "12", "--ignore-eos", "--draft", "parallel-heads", "--draft-model", "golden/heads/parallel-v3");
+    DUMP(b, TINY "v3", "--tokens", tokens, "--reference", "--draft", "parallel-heads", "--draft-model", "golden/heads/parallel-v3");
+    j = DIFF(0, a, b);
+    assert_string_equal(string(j, "verdict"), "rounding");
+    for (int layer = 3; layer < 6; layer++)
+        for (size_t k = 0; k < COUNT(parts); k++) {
+            char name[96];
+            snprintf(name, sizeof name, "model.layers.%d.%s", layer, parts[k]);
+            t = tap(j, name);
+            assert_true(integer(t, "numbers") > 0);
+            if (strcmp(string(t, "verdict"), "rounding"))
+                fail_msg("%s: %s", name, string(t, "verdict"));
+        }
+    json_decref(j);
+}
+
 /* ---- what is refused ----------------------------------------------------------------------------------------------- */
 
 TEST(what_cannot_be_compared_is_told_in_a_sentence)
@@ -539,6 +566,7 @@ int main(int argc, char **argv)
         IN_DIR(a_token_beyond_31_bits_is_none),
         IN_DIR(the_last_row_of_a_token_counts_also_out_of_order),
         IN_DIR(padding_is_left_out),
+        IN_DIR(heads_of_the_engine_and_of_the_reference_differ_by_rounding),
         IN_DIR(what_cannot_be_compared_is_told_in_a_sentence),
     };
     find_verbatim(argc, argv);

@@ -7,13 +7,15 @@
 
 static int is_onednn(const struct cli *c) { return c->session.prefill && !strcmp(c->session.prefill, "onednn"); }
 
+static int has_heads(const struct cli *c) { return c->session.drafting.method && !strcmp(c->session.drafting.method, "parallel-heads"); }
+
 /* Returns why these options do not go together, or NULL. */
 static const char *refused(const struct cli *c)
 {
     int drafts = c->draft_given && !c->draft_by_system;
-    if (c->reference && (c->n > 0 || drafts || c->draft_tokens >= 0 || c->context > 0 || is_onednn(c)))
+    if (c->reference && (c->n > 0 || (drafts && !has_heads(c)) || c->draft_tokens >= 0 || c->context > 0 || is_onednn(c)))
         return "--reference computes one pass over the tokens; -n, --draft, --prefill onednn and --context do not go with it";
-    if (c->n <= 0 && drafts)
+    if (c->n <= 0 && drafts && !c->reference)
         return "--draft wants -n: one pass drafts nothing";
     if (c->n <= 0 && is_onednn(c))
         return "--prefill onednn wants -n: one pass that is not continued is not computed by oneDNN";
@@ -62,7 +64,7 @@ static const struct note notes[] = {
                 "value, the value keeps Verbatim's name. For each tensor, the manifest lists the names in both systems."},
     {"--prefill-chunk", "Compute N tokens of the prompt in one pass (default: the whole prompt)."},
     {"--reference", "Write the values of the double-precision reference (F64) instead of the engine's values. The reference computes one "
-                    "pass only."},
+                    "pass only. With --draft parallel-heads, it computes these heads on all tokens, instead of the MTP modules."},
     {"--json", "Print {\"out\": ..., \"tensors\": n} on stdout."},
     {NULL, NULL}};
 

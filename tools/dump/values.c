@@ -12,7 +12,8 @@ struct target {
     int32_t layers;   /* how many layers the target has */
     int depths;       /* how many MTP depths compute the prompt */
     int scores;       /* whether attention scores are wanted */
-    const struct config *config;
+    const struct config *config;   /* of the layer that is computed now */
+    const struct config *of_heads; /* of parallel heads */
     /* the members below are used for the reference only */
     const int32_t *ids;
     size_t tokens;    /* the number of ids */
@@ -236,6 +237,19 @@ static void reference_down(struct target *t, const struct reference_value *v)
             add_reference(t, name, v->layer, t->rows + i / t->chosen, 1, 1, D, D, DUMP_F64, v->data + row++ * D);
 }
 
+/* Begins a pass of a parallel head. Its row i belongs to token i. */
+static void reference_trunk(struct target *t, const struct reference_value *v)
+{
+    reference_pass(t, -1);
+    t->depth = v->layer - t->layers;
+    t->config = t->of_heads;
+    for (size_t i = 0; i < t->count; i++) {
+        t->rows[i].hidden_of = (int32_t)i;
+        t->rows[i].hidden_depth = -1;
+    }
+    add_matrix(t, "input_layernorm.input", v->layer, v, v->data);
+}
+
 static void on_value(void *context, const struct reference_value *v)
 {
     struct target *t = context;
@@ -243,6 +257,8 @@ static void on_value(void *context, const struct reference_value *v)
     char name[64];
     if (!strcmp(v->name, "embed"))
         reference_embedding(t, v);
+    if (!strcmp(v->name, "trunk"))
+        reference_trunk(t, v);
     /* the head computes nothing for the phantom row */
     size_t headless = !strcmp(v->name, "shared_head_norm") || !strcmp(v->name, "logits") ? t->phantom : 0;
     const vb_tap_row *row = t->rows + headless;
@@ -287,6 +303,25 @@ static void on_value(void *context, const struct reference_value *v)
         cli_progress("layer", (size_t)v->layer + 1, (size_t)(t->layers + t->depths));
 }
 
+static int is_of_heads(const struct cli *c)
+{
+    int kind = 0;
+    return c->session.drafting.head && !vb_draft_head(&kind, c->session.drafting.head, NULL) && kind == VB_PARALLEL_HEADS;
+}
+
+/* The target's values, and those of its parallel heads. Returns an error code. */
+static int run_heads(const char *dir, struct target *t, const struct reference *r, const struct reference_options *o, vb_error *err)
+{
+    struct reference *heads;
+    int code = reference_heads_open(&heads, dir, r, err);
+    if (code)
+        return code;
+    t->of_heads = reference_config(heads);
+    code = reference_heads(r, heads, o, t->ids, (int)t->tokens, NULL, err);
+    reference_close(heads);
+    return code;
+}
+
 static int dump_reference(struct cli *c, struct target *t, const int32_t *ids, size_t count, uint64_t perturb)
 {
     struct reference *r;
@@ -307,7 +342,8 @@ static int dump_reference(struct cli *c, struct target *t, const int32_t *ids, s
     t->tokens = count;
     t->rows = calloc(count + 1, sizeof *t->rows);
     cli_must(t->rows);
-    int failed = reference_modules(r, &o, ids, (int)count, t->depths, NULL, &err);
+    int failed = is_of_heads(c) ? run_heads(c->session.drafting.head, t, r, &o, &err)
+                                : reference_modules(r, &o, ids, (int)count, t->depths, NULL, &err);
     reference_close(r);
     free(t->experts);
     free(t->rows);
