@@ -9,7 +9,7 @@
 
 /* A loop over orders of blocks and lanes: `d` is an emulated device that runs them so. A GPU has an order of its own. */
 #define FOR_EACH_ORDER(d)                                                                                                          \
-    for (struct device *d = open_checked_device(), *d##_ = d; d##_; device_close(d), d##_ = NULL)                                   \
+    for (struct device *d = open_checked_device(), *d##_ = d; d##_; close_checked_device(d), d##_ = NULL)                                   \
         for (int order_ = 0; order_ < (is_emulated() ? 3 : 1) && (set_order(d, order_), 1); order_++)
 
 /* A buffer for tests (checkops.h: guarded memory) with a twin. The twin has the same contents. */

@@ -35,9 +35,7 @@ static vb_model *offloaded(const char *dir, enum precision precision, enum cache
 static void close_offloaded(vb_model *m)
 {
     vb_model_close(m);
-    if (device_failure(device))
-        fail_msg("%s", device_failure(device));
-    device_close(device);
+    close_checked_device(device);
 }
 
 static vb_model *on_cpu(const char *dir, const char *precision, const char *cache)

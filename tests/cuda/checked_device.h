@@ -3,6 +3,7 @@
 #define VB_CHECKED_DEVICE_H
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "ops/cuda/driver.h"
 #include "tests/cuda/emulator.h"
@@ -20,6 +21,17 @@ static inline struct device *open_checked_device(void)
     if (!d)
         fail_msg("%s: %s", name, message);
     return d;
+}
+
+/* A GPU that has failed computes nothing any more: this is said, and not only that results differ. */
+static inline void close_checked_device(struct device *d)
+{
+    char failure[sizeof d->failure] = "";
+    if (device_wait(d))
+        memcpy(failure, d->failure, sizeof failure);
+    device_close(d);
+    if (*failure)
+        fail_msg("%s", failure);
 }
 
 static inline int is_emulated(void) { return !getenv("CHECKCUDA_DEVICE"); }

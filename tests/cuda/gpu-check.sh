@@ -64,7 +64,7 @@ machine() {
 }
 
 kernels() {
-    export CHECKCUDA_DEVICE=cuda
+    export CHECKCUDA_DEVICE=cuda CHECK_ALL=1 # all cases that differ are printed
     for program in "$build"/tests/checkcuda_*; do
         [ -x "$program" ] && [ -f "$program" ] || continue
         local start=$SECONDS status=0 name=${program##*/}
@@ -72,12 +72,12 @@ kernels() {
         echo "$name: $([ $status = 0 ] && echo "equal bits" || why $status), $((SECONDS - start)) s"
         [ $status = 0 ] && continue
         fail "$name"
-        grep -v '\[ *OK \]\|RUN  ' "$work/out" | head -40
-        for test in $(sed -n 's/^\[  FAILED  \] \([a-z_0-9]*\)$/\1/p' "$work/out" | sort -u); do
+        grep -v '\[ *OK \]\|RUN  ' "$work/out" | head -60
+        for test in $(sed -n 's/^\[  \(FAILED\|ERROR \)  \] \([a-z_0-9]*\)$/\2/p' "$work/out" | sort -u); do
             command -v compute-sanitizer >/dev/null && log kernels-memcheck env VERBATIM_TEST="$test" compute-sanitizer --print-limit 20 "$program"
         done
     done
-    unset CHECKCUDA_DEVICE
+    unset CHECKCUDA_DEVICE CHECK_ALL
 }
 
 all_exp() {

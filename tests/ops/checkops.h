@@ -76,7 +76,8 @@ uint32_t bits_of(float f);
 /* Whether the bits are equal. Two NaN are equal: the contract doesn't define their payload. */
 int same_bits(float a, float b);
 
-/* Compares whole matrices. ld_got and ld_want: the number of floats from one row to the next. */
+/* Compares whole matrices. ld_got and ld_want: the number of floats from one row to the next. If the environment variable CHECK_ALL is set, a test that
+ * ends with release_all goes on after a difference, and fails at its end: so one run shows which cases differ. */
 void check_same_bits(const float *got, size_t ld_got, const float *want, size_t ld_want, size_t rows, size_t cols);
 
 /* |got - want| must be at most `bound`; row and index are for the message. */
