@@ -2,6 +2,8 @@
 
 Tokens come as tok [B, T+1+D]: row i of the target predicts tok[i+1], row i of module k reads tok[i+k+1] and predicts
 tok[i+k+2] (k from 0)."""
+import math
+
 import torch
 
 from ops import cross_entropy
@@ -71,3 +73,25 @@ def forward_losses(model, tok, rope, dtype, distill=0.0, drafting=None, self_fed
             loss, plain[f"self{step + 1}"] = draft_loss(g, 0, (step, b, t))
             fed.append(loss)
     return main, depth, fed, plain
+
+
+def repeated(tok, n):
+    """tok [B,T] -> bool [B,T]: whether the n tokens that end here stand earlier in the same sequence."""
+    out = torch.zeros(tok.shape, dtype=torch.bool)
+    for b, ids in enumerate(tok.tolist()):
+        seen = set()
+        for j in range(n - 1, len(ids)):
+            gram = tuple(ids[j - n + 1:j + 1])
+            out[b, j] = gram in seen
+            seen.add(gram)
+    return out
+
+
+def unlikelihood(model, tok, rope, dtype, n):
+    """Mean of -log(1 - p) over the tokens of the model's own text tok [B,T] that end a repeated n-gram (Welleck et al.,
+    "Neural Text Generation with Unlikelihood Training", 2019, section 5.2), and the share of these tokens."""
+    T = tok.shape[1] - 1
+    wrong = repeated(tok, n)[:, 1:]
+    z = model.logits(model.hidden(tok[:, :T], tuple(t[:T] for t in rope), dtype)[wrong])
+    others = z.scatter(1, tok[:, 1:][wrong][:, None], -math.inf)                             # 1 - p is their share
+    return (z.logsumexp(-1) - others.logsumexp(-1)).sum() / max(1, len(z)), wrong.float().mean()

@@ -36,7 +36,7 @@ def main():
     p.add_argument("-n", type=int, default=128)
     p.add_argument("-k", type=int, default=3)
     p.add_argument("--threads", type=int, default=1)
-    p.add_argument("--corpus", help="the training text: tales.train.txt")
+    p.add_argument("--corpus", nargs="+", help="the training texts: tales.train.txt, ...")
     p.add_argument("--heldout", help="a text that was not trained on: tales.heldout.txt")
     p.add_argument("--context", type=int, default=256, help="tokens of a window of this text")
     a = p.parse_args()
@@ -64,10 +64,11 @@ def main():
                             "accepted_by_depth": [round(r / forwards, 3) for r in right],
                             "repeated_8grams": round(repeated / max(len(grams), 1), 3)})
     if a.corpus:
-        ids = json.loads(subprocess.run([a.verbatim, "tokenize", a.model, "--file", a.corpus, "--json"], check=True,
-                                        capture_output=True).stdout)
-        wanted = {g for grams in grams_of for g in grams}
-        found = {g for g in zip(*(ids[i:] for i in range(8))) if g in wanted}
+        wanted, found = {g for grams in grams_of for g in grams}, set()
+        for text in a.corpus:
+            ids = json.loads(subprocess.run([a.verbatim, "tokenize", a.model, "--file", text, "--json"], check=True,
+                                            capture_output=True).stdout)
+            found |= {g for g in zip(*(ids[i:] for i in range(8))) if g in wanted}
         for result, grams in zip(results, grams_of):
             result["copied_8grams"] = round(sum(g in found for g in grams) / max(len(grams), 1), 3)
     if a.heldout:

@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 import ops
-from losses import forward_losses
+from losses import forward_losses, unlikelihood
 from model import Model, MoE, read_shape, rope_table
 from optim import optimizers
 from passes import Passes
@@ -143,8 +143,11 @@ def arguments():
     p.add_argument("--plan", help="the texts of each pass, for example tales+children-novels,tales: one schedule by steps, in which"
                                   " no document is read more often than it stands here")
     p.add_argument("--passes-before", type=int, default=0, help="with --plan: how many passes the runs before this one made")
-    p.add_argument("--own", action="store_true", help="with --plan: while only the MTP modules are trained, every second step reads"
-                                                      " WORKDIR/own.npy (own.py)")
+    p.add_argument("--plan-from", type=int, default=0, help="with --plan: leave out the chunks of its first steps, which an earlier run read")
+    p.add_argument("--own", action="store_true", help="with --plan: every second step reads WORKDIR/own.npy (own.py), if only the MTP"
+                                                      " modules are trained, or for --unlikelihood")
+    p.add_argument("--unlikelihood", type=float, default=0.0, help="with --own: factor of the loss of repeating itself")
+    p.add_argument("--repeat-length", type=int, default=6, help="tokens of a repetition that --unlikelihood counts")
     p.add_argument("--processes", type=int, default=2)
     p.add_argument("--threads", type=int, default=1, help="per process")
     p.add_argument("--batch-tokens", type=int, default=4096, help="per step and process")
@@ -228,7 +231,11 @@ def main():
     steps, plan = a.steps, None
     if a.plan:
         plan = Passes(a.plan, path, lengths[0][1], 1 + D, newline_ids, a.seed, a.passes_before)
-        steps = len(plan) // (a.batch_tokens // lengths[0][1] * peers.size) // a.sync_every * a.sync_every
+        whole = len(plan) // (a.batch_tokens // lengths[0][1] * peers.size) - a.plan_from
+        whole -= whole % a.sync_every
+        if whole <= 0:
+            raise SystemExit(f"--plan-from: wanted less than the {whole + a.plan_from} steps of --plan, found {a.plan_from}")
+        steps = min(a.steps or whole, whole)
         if not peers.rank:
             print(f"{steps} steps: {plan}", flush=True)
     own = np.load(path("own.npy")).astype(np.int64) if a.own else None
@@ -282,9 +289,10 @@ def main():
             in_short = main_used >= a.short_from and short.rng.random() < a.short_share
             batch = lambda micro: (short if in_short else everything).next(B)
         else:
-            first = (step * peers.size + peers.rank) * (a.batch_tokens // T)
+            first = ((a.plan_from + step) * peers.size + peers.rank) * (a.batch_tokens // T)
             batch = lambda micro: plan.batch(first + micro * B, B)
-            if own is not None and modules_only and step % 2:
+            of_own = own is not None and step % 2 and (modules_only or a.unlikelihood > 0)
+            if of_own:
                 batch = lambda micro: torch.from_numpy(own[np.random.default_rng([a.seed, first, micro]).choice(len(own), B)])
         if modules_only:
             m = 0.5 * max(0.04, (1 - used) / (1 - a.modules_from))
@@ -298,6 +306,11 @@ def main():
         late, drafting = main_used >= a.distill_from, modules_only or step % a.mtp_every == 0
         fed_b = max(1, round(a.self_fed * B)) if a.self_fed and late and drafting else 0
         for micro in range(a.batch_tokens // (B * T)):
+            if plan is not None and of_own and not modules_only:
+                loss, share = unlikelihood(model, batch(micro), rope, dtype, a.repeat_length)
+                (a.unlikelihood * loss * (B * T / a.batch_tokens)).backward()
+                plain = {"unlikelihood": loss.detach(), "repeated": share}
+                continue
             main_loss, depth, fed, plain = forward_losses(
                 model, batch(micro), rope, dtype, a.distill if late and drafting else 0.0,
                 0 if not drafting else B if modules_only else max(1, B // 2), (fed_b, T if fed_b else 0))
