@@ -132,7 +132,7 @@ REF_OBJ   := $(REF_SRC:%.c=$(BUILD)/%.o)
 TOOL_OBJ  := $(TOOL_SRC:%.c=$(BUILD)/%.o)
 
 .DEFAULT_GOAL := all
-.PHONY: all demo serve test test-all checkasm checkasm-bench golden asan ubsan fuzz layers fmt clean help deps
+.PHONY: all demo train-demo serve test test-all checkasm checkasm-bench golden asan ubsan fuzz layers fmt clean help deps
 all: $(BUILD)/verbatim $(BUILD)/libverbatim.so.0 $(BUILD)/sleef.ok $(MPIS:%=$(BUILD)/verbatim-%)
 
 help:
@@ -142,6 +142,7 @@ help:
 ## make deps            install the Debian packages that are missing (asks for sudo only when not root); MPI=yes: those of MPI, too
 ## make CUDA=yes        the same, with kernels for NVIDIA GPUs; needs nvcc
 ## make demo            build, then run the main job on the bundled model
+## make train-demo      build, then train a model of two layers with and without MTP, and draw the curves; SHAPE=NAME: examples/train/NAME
 ## make serve           build, then serve the bundled model over HTTP, with a web page
 ## make check           before each commit: what is quick of everything, under a minute after an edit of one line; installs nothing
 ## make test            the tests, at most fifteen minutes on two quiet cores; warnings of the compiler are errors
@@ -218,6 +219,10 @@ deps:
 demo: deps
 	$(MAKE) all
 	tools/scripts/demo.sh
+
+train-demo: deps
+	$(MAKE) all
+	tools/scripts/train-demo.sh
 
 serve: deps
 	$(MAKE) $(BUILD)/verbatim
