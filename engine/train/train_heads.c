@@ -15,6 +15,19 @@
 #include "ops/weights.h"
 #include "simd/decode.h"
 
+struct decoding {
+    const struct weight_view *w;
+    size_t first;
+    float *out; /* [rows, cols] */
+};
+
+static void decode_rows(void *arg, size_t first, size_t count)
+{
+    const struct decoding *p = arg;
+    for (size_t i = first; i < first + count; i++)
+        decode_weights(p->out + i * p->w->cols, p->w, p->first + i, 0, p->w->cols);
+}
+
 /* dh [S, d] += dz [S, V] W, as op_back_linear_x computes it. The rows of a quantised W are decoded, some at a time: the sums over them
  * are continued. */
 static void back_frozen(struct trainer *t, float *dh, const float *dz, const struct weight_view *w, size_t S)
@@ -22,8 +35,7 @@ static void back_frozen(struct trainer *t, float *dh, const float *dz, const str
     float *decoded = t->shared.decoded, *some = t->shared.some;
     for (size_t v = 0, n; v < w->rows; v += n) {
         n = min_size(w->rows - v, DECODED_ROWS);
-        for (size_t i = 0; i < n; i++)
-            decode_weights(decoded + i * w->cols, w, v + i, 0, w->cols);
+        op_each_row(&t->cx, n, 4.0 * (double)w->cols, decode_rows, &(struct decoding){w, v, decoded});
         for (size_t s = 0; s < S; s++)
             memcpy(some + s * n, dz + s * w->rows + v, n * sizeof *some);
         op_back_linear_x(&t->cx, dh, some, &(struct weight_view){.type = WEIGHT_F32, .data = decoded, .rows = n, .cols = w->cols, .stride = w->cols}, S);

@@ -63,6 +63,7 @@ static void run_pass(struct trainer *t)
     if (!p->rows)
         return;
     forward_target(&p->work, p->list, p->rows);
+    train_threads(t); /* the pass may have chosen fewer */
     for (size_t i = 0; i < p->rows; i++)
         memcpy(p->to[i], p->work.features + i * d, d * sizeof(float));
     p->rows = 0;

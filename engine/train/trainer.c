@@ -155,7 +155,7 @@ int trainer_open(struct trainer **out, const struct model *m, const struct train
     t->o = o;
     t->o.loss = NULL; /* the caller's */
     t->loss = loss;
-    t->o.micro_tokens = o.micro_tokens ? o.micro_tokens : 4096;
+    t->o.micro_tokens = o.micro_tokens ? o.micro_tokens : 2048;
     t->allocator = m->allocator_copy;
     t->cx.k = k;
     t->cx.threads = t->cx.most_threads = o.threads ? o.threads : vb_processors();

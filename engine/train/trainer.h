@@ -44,7 +44,7 @@ struct trainer_options {
     double max_norm;     /* gradients are clipped to this norm; 0: they are not */
     double bias_update_speed; /* of e_score_correction_bias (op_balance_bias); 0: it does not change. That of the frozen model never does */
     size_t micro_tokens; /* sequences are computed together up to this number of tokens, and a longer sequence alone. It decides how much memory
-                            a step needs. 0: 4096 */
+                            a step needs. 0: 2048 */
     int threads;         /* 0: as many as the affinity mask allows */
     const char *isa;     /* of the kernels: "best" or NULL, or a name in INSTRUCTION_SETS */
 };

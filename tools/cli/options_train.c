@@ -96,7 +96,7 @@ const struct option options_to_train[] = {
     {"--eval-prompts", NULL, "N", RUN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(prompts), 0, 4096,
      "At the end, continue the beginnings of N held-out documents with the old and with the new modules, and compare them (default 8)."},
     {"--micro-tokens", NULL, "N", RUN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(micro_tokens), 1, MOST,
-     "Compute at most N tokens of a step together (default 4096). Fewer need less memory. This option changes no bits."},
+     "Compute at most N tokens of a step together (default 2048). Fewer need less memory. This option changes no bits."},
     {"--type", NULL, "TYPE", RUN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(type), 0, 0,
      "Write trained weights as bf16 or f32 (default bf16)."},
     {"--save-megatron", NULL, NULL, RUN_OPTIONS, TAKES_TRAIN, FLAG, TRAIN(save_megatron), 0, 0,
