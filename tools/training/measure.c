@@ -26,10 +26,17 @@ struct way {
 
 static double per_forward(const struct way *w) { return w->forwards ? (double)w->tokens / (double)w->forwards : NAN; }
 
+static int stop_after_signal(void *unused)
+{
+    (void)unused;
+    return cli_stopped() != 0;
+}
+
 static int continue_prompt(const struct training *r, struct way *w, int drafts, const int32_t *prompt, size_t count, int counts)
 {
     const struct cli *c = r->c;
-    vb_session_options o = {.context = (int32_t)(count + NEW_TOKENS), .threads = c->session.threads, .isa = c->session.isa};
+    vb_session_options o = {.context = (int32_t)(count + NEW_TOKENS), .threads = c->session.threads, .isa = c->session.isa,
+                            .stop = stop_after_signal};
     vb_generate_options g = {.max_tokens = NEW_TOKENS, .ignore_eos = 1, .fingerprint = 1};
     vb_session *session = NULL;
     vb_result result = {0};
@@ -46,6 +53,8 @@ static int continue_prompt(const struct training *r, struct way *w, int drafts, 
     vb_session_close(session);
     if (rc)
         return cli_error(c, &err);
+    if (cli_stopped())
+        return EXIT_INTERRUPTED;
     w->fingerprint = result.fingerprint;
     if (!counts)
         return EXIT_DONE;

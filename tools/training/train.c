@@ -1,6 +1,7 @@
 /* tools/training/train.c -- `verbatim train`: the loop of a training run, and what is done before and after it. */
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -159,7 +160,7 @@ static int train(struct training *r)
     size_t most = r->order.pieces > r->held_order.pieces ? r->order.pieces : r->held_order.pieces;
     size_t *numbers = cli_must(calloc(most + 1, sizeof *numbers));
     struct training_sequence *list = cli_must(calloc(most + 1, sizeof *list));
-    double begun = cli_seconds(), lr = 0;
+    double seconds = 0, lr = 0; /* seconds: of the steps since the newest row */
     uint64_t tokens = r->tokens;
     int code = EXIT_DONE;
     if (!r->c->train.resume) {
@@ -168,16 +169,17 @@ static int train(struct training *r)
             code = save(r);
     }
     while (code == EXIT_DONE && r->step < t->train_iters) {
+        double begun = cli_seconds();
         code = step(r, numbers, list, &lr);
         if (code != EXIT_DONE)
             break;
+        seconds += cli_seconds() - begun;
         cli_progress("training", (size_t)r->step, (size_t)t->train_iters);
         int last = r->step == t->train_iters, evaluates = last || r->step % t->eval_interval == 0;
         if (evaluates || r->step % t->log_interval == 0) {
-            double now = cli_seconds();
             cli_progress("training", 1, 1);
-            code = log_row(r, evaluates, numbers, list, lr, (double)(r->tokens - tokens) / (now - begun + 1e-9));
-            begun = cli_seconds(); /* evaluation does not count */
+            code = log_row(r, evaluates, numbers, list, lr, (double)(r->tokens - tokens) / fmax(seconds, 1e-9));
+            seconds = 0;
             tokens = r->tokens;
         }
         if (code == EXIT_DONE && cli_stopped())
