@@ -139,7 +139,7 @@ static void set_defaults(struct cli_training *t, int stored, long long positions
     whole_default(&t->eval_iters, 10);
     whole_default(&t->log_interval, 10);
     whole_default(&t->prompts, 8);
-    whole_default(&t->micro_tokens, 4096);
+    whole_default(&t->micro_tokens, 2048);
 }
 
 int settings_check(struct training *r)
