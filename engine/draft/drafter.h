@@ -122,8 +122,8 @@ struct drafter_type {
 
     size_t (*bytes)(const struct drafter *d); /* returns the bytes of memory for the drafter's caches and passes; NULL if this
                                                  memory is negligibly small */
-    size_t (*weight_bytes)(const struct drafter *d); /* returns how many bytes of the drafter's own weights are read for one draft;
-                                                        weights of the target are not counted; may be NULL */
+    size_t (*weight_bytes)(const struct drafter *d); /* returns how many bytes of weights a draft head reads for one draft, with its
+                                                        share of the output head; NULL for other methods */
     void (*close)(struct drafter *d);
 };
 enum drafter_loaded { DRAFTER_LOADED, DRAFTER_OTHER, DRAFTER_WRONG };

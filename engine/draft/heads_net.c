@@ -69,14 +69,14 @@ static void add_bytes(void *context, const struct read *r)
     sum->bytes += read_bytes(&r->w, r->w.rows) * (double)(r->routed ? sum->chosen : 1);
 }
 
-/* One pass of all heads makes as many drafts: a draft reads their mean. */
+/* One pass of all heads and one of the output head make as many drafts: a draft reads its share of them. */
 static size_t bytes_of_weights(const struct draft_net *net)
 {
     const struct model *m = of(net)->heads;
     struct bytes_read sum = {.chosen = m->config.dims.chosen};
     for (int k = 0; k < m->num_mtp; k++)
         reads_of_layer(&m->config, &m->mtp[k].layer, add_bytes, &sum);
-    return (size_t)(sum.bytes / m->num_mtp);
+    return (size_t)((sum.bytes + (double)weight_bytes(&of(net)->target->lm_head)) / m->num_mtp);
 }
 
 static void close_net(struct draft_net *net)

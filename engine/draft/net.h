@@ -50,8 +50,8 @@ struct draft_net_type {
     int (*is_same)(const struct draft_net *a, const struct draft_net *b);
     uint64_t (*fingerprint)(const struct draft_net *net); /* returns a hash of the network's own weights; NULL if the network has no
                                                              weights of its own */
-    size_t (*weight_bytes)(const struct draft_net *net);  /* returns how many bytes of the network's own weights are read for one
-                                                             draft; NULL if the network has no weights of its own */
+    size_t (*weight_bytes)(const struct draft_net *net);  /* returns how many bytes of weights are read for one draft, with those of the
+                                                             output head; NULL if the network has no weights of its own */
     void (*close)(struct draft_net *net); /* frees everything, including *net */
 };
 

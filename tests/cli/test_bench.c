@@ -107,6 +107,24 @@ TEST(a_draft_model_has_lines_of_its_own_and_its_bytes_count)
     json_decref(all);
 }
 
+/* Their layers have the numbers of MTP modules, whose bytes are others. */
+TEST(parallel_heads_have_lines_of_their_own_and_their_bytes_count)
+{
+    json_t *all = JSON("bench", "golden/tiny/v3", "--rounds", "1", "-n", "6", "--threads", "1", "--only", "generate", "--force-accept", "0",
+                       "--draft-model", "golden/heads/parallel-v3"), *row;
+    double before = 0;
+    size_t i, lines = 0;
+    json_array_foreach(json_object_get(all, "rows"), i, row) {
+        if (strcmp(string(row, "kind"), "generate") || strcmp(string(row, "draft"), "parallel-heads"))
+            continue;
+        assert_int_equal(integer(row, "draft_tokens"), ++lines);
+        assert_true(real(row, "bytes") / real(row, "forwards") > before + 10000); /* a head and its share of the output head */
+        before = real(row, "bytes") / real(row, "forwards");
+    }
+    assert_int_equal(lines, 3);
+    json_decref(all);
+}
+
 TEST(drafts_forced_wrong_are_all_rejected)
 {
     json_t *all = JSON("bench", MODEL, "--rounds", "1", "-n", "20", "--threads", "1", "--force-accept", "0", "--only", "generate"), *row;
@@ -494,6 +512,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_line_is_measured_and_forced_drafts_are_right_as_often_as_asked),
         cmocka_unit_test(a_draft_model_has_lines_of_its_own_and_its_bytes_count),
+        cmocka_unit_test(parallel_heads_have_lines_of_their_own_and_their_bytes_count),
         cmocka_unit_test(drafts_forced_wrong_are_all_rejected),
         cmocka_unit_test(linear_layers_are_measured_alone_and_beside_onednn),
         cmocka_unit_test(prefill_is_measured_in_each_form),

@@ -205,6 +205,13 @@ static int draft_pass_bytes(const struct bench *b, double *bytes, vb_error *err)
     return failed;
 }
 
+/* Draft heads are no layers of the model. Their bytes are those that the draft method tells. */
+static void count_target(void *counter, const vb_tap *tap)
+{
+    if (tap->depth < 0)
+        bench_count(counter, tap);
+}
+
 static int run_generate(struct bench *b, struct bench_item *i, vb_error *err)
 {
     vb_session_options o = b->c->session;
@@ -212,8 +219,10 @@ static int run_generate(struct bench *b, struct bench_item *i, vb_error *err)
     vb_result r;
     vb_generate_options g = {.max_tokens = b->length, .ignore_eos = 1};
     struct bench_counter *counter = b->warm ? bench_counter_open(b->c->model, b->c->session.drafting.vocab, b->prompt) : NULL;
+    vb_draft_method method;
+    vb_draft_method_find(&method, i->draft, NULL);
     if (counter) {
-        o.tap = bench_count;
+        o.tap = method.needs_head ? count_target : bench_count;
         o.tap_context = counter;
     }
     o.context = (int32_t)(b->prompt + b->length);
