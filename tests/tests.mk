@@ -93,7 +93,7 @@ $(BUILD)/tests/fail_%.so: tests/support/fail_%.c
 $(BUILD)/tests/test_io_faults $(BUILD)/tests/test_training: | $(BUILD)/tests/fail_io.so
 
 # This one tests the order of sequences alone, too.
-$(BUILD)/tests/test_training: $(BUILD)/tools/training/order.o
+$(BUILD)/tests/test_training_texts: $(BUILD)/tools/training/order.o
 
 # ops/crew.c under ThreadSanitizer, without libgomp.
 TSAN_CREW := $(BUILD)/tests/tsan_crew

@@ -1,0 +1,206 @@
+/* tests/cli/test_training_texts.c -- `verbatim train`: which sequences texts become, and in which order steps read them. */
+#define _XOPEN_SOURCE 700
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/support/runs.h"
+#include "tools/training/order.h"
+
+#define TEST(name) static void name(void **unused __attribute__((unused)))
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+/* ---- texts -------------------------------------------------------------------------------------------------------------------- */
+
+/* Documents of data.safetensors, as lists of ids in text: "5,6|7,8|". */
+static void documents_of(const char *run, char *list, size_t room)
+{
+    vb_tensors *file;
+    vb_tensor ids, ends;
+    vb_error err;
+    char path[400];
+    int64_t at = 0;
+    snprintf(path, sizeof path, "%s/data.safetensors", run);
+    assert_int_equal(vb_tensors_open(&file, path, NULL, &err), 0);
+    assert_true(vb_tensors_find(file, "tokens", &ids) && vb_tensors_find(file, "ends", &ends));
+    *list = '\0';
+    for (size_t i = 0; i < ends.bytes / 8; i++) {
+        int64_t last;
+        memcpy(&last, (const char *)ends.data + 8 * i, 8);
+        for (; at < last; at++) {
+            int32_t id;
+            memcpy(&id, (const char *)ids.data + 4 * at, 4);
+            snprintf(list + strlen(list), room - strlen(list), "%d ", id);
+        }
+        strncat(list, "|", room - strlen(list) - 1);
+    }
+    vb_tensors_close(file);
+}
+
+/* What `tokenize` makes of a text, then the end token. */
+static void add_wanted(char *list, size_t room, const char *text)
+{
+    json_t *ids = JSON("tokenize", TALE, text, "--bos");
+    for (size_t i = 0; i < json_array_size(ids); i++)
+        snprintf(list + strlen(list), room - strlen(list), "%d ", token_at(ids, i));
+    snprintf(list + strlen(list), room - strlen(list), "1 |");
+    json_decref(ids);
+}
+
+TEST(texts_become_documents)
+{
+    char found[4096], wanted[4096] = "";
+    write_text(runs_dir, "a.txt", "\n\nOnce upon a time\nthere was a king.\n\n<|endoftext|>\n\nA fox <|endoftext|> sat.\r\n<|endoftext|>\r\n\n<|endoftext|>\n");
+    write_text(runs_dir, "b.jsonl", "{\"text\": \"The end.\", \"source\": 3}\n\n{\"tokens\": [9, 8, 7, 6]}\n{\"messages\": [{\"role\": \"user\", \"content\": \"Hi.\"}]}\n");
+    char both[900];
+    snprintf(both, sizeof both, "%s,%s", run_file("a.txt"), run_file("b.jsonl"));
+    struct said s = RUN("train", TALE, "--data", both, "--eval-share", "0", "--train-iters", "0", "-o", run_file("run"), "--bos");
+    expect_code(&s, 0);
+    forget(&s);
+    add_wanted(wanted, sizeof wanted, "Once upon a time\nthere was a king.");
+    add_wanted(wanted, sizeof wanted, "A fox <|endoftext|> sat.");
+    add_wanted(wanted, sizeof wanted, "The end.");
+    strcat(wanted, "9 8 7 6 |");
+    documents_of(run_file("run"), found, sizeof found);
+    if (strncmp(found, wanted, strlen(wanted)))
+        fail_msg("found %s, wanted %s", found, wanted);
+    int documents = 0;
+    for (const char *p = found; *p; p++)
+        documents += *p == '|';
+    assert_int_equal(documents, 5); /* the fifth is the conversation */
+}
+
+TEST(wrong_texts_are_refused_with_their_place)
+{
+    static const struct {
+        const char *name, *text, *said;
+    } cases[] = {{"a.jsonl", "{\"tokens\": [5, 6, 7, 8]}\n{\"tokens\": [5, 300]}\n", "a.jsonl: line 2: token 1 is 300, the vocabulary of golden/tiny/v3-mtp3 has 128"},
+                 {"a.jsonl", "\n{\"tokens\": 5}\n", "a.jsonl: line 2: tokens is 5, wanted an array"},
+                 {"a.jsonl", "{\"tokens\": [5], \"text\": \"x\"}\n", "line 1: wanted one of the keys text, messages and tokens, found 2"},
+                 {"a.jsonl", "{\"tokens\": [5]\n", "line 1: column"},
+                 {"a.jsonl", "[5]\n", "line 1: wanted one of the keys text, messages and tokens, found 0"},
+                 {"a.jsonl", "{\"tokens\": [5, 6.5]}\n", "line 1: token 1 is 6.5, wanted a token id"},
+                 {"a.txt", "some text\n", "tokenizer"},
+                 {"a.jsonl", "{\"tokens\": [5, 6, 7]}\n{\"tokens\": [5, 6, 7]}\n", "--data has no sequence of 5 tokens or more to train on"}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        write_text(runs_dir, cases[i].name, cases[i].text);
+        expect_failure(RUN("train", MTP3, "--data", run_file(cases[i].name), "--train-iters", "1", "-o", run_file("run")), 1, cases[i].said);
+        remove_tree(run_file("run"));
+    }
+    write_data("one.jsonl", 1, 3);
+    expect_failure(RUN("train", MTP3, "--data", run_file("one.jsonl"), "--train-iters", "1", "-o", run_file("run")), 2, "--data has 1 document, of which none can be held out");
+    assert_int_equal(access(run_file("run"), F_OK), -1);
+    expect_failure(RUN("train", MTP3, "--data", run_file("nothing.txt"), "--train-iters", "1", "-o", run_file("run")), 1, "nothing.txt: No such file");
+    assert_int_equal(access(run_file("run"), F_OK), -1); /* no folder is left */
+    expect_failure(RUN("train", MTP3, "--train-iters", "1", "-o", run_file("run")), 2, "--data is missing");
+    expect_failure(RUN("train", MTP3, "--data", "x", "-o", run_file("run")), 2, "--train-iters is missing");
+    expect_failure(RUN("train", MTP3, "--data", "x", "--train-iters", "1"), 2, "-o is missing");
+    expect_failure(RUN("train", "--data", "x", "--train-iters", "1"), 2, "MODEL is missing");
+    expect_failure(RUN("train", "golden/gguf/tiny.gguf", "--data", "x", "--train-iters", "1", "-o", run_file("run")), 1, "is a file: what is trained is a directory");
+    expect_failure(RUN("train", MTP3, "--data", "x", "--train-iters", "1", "-o", run_file("run"), "--lr-decay-style", "WSD"), 2, "--lr-decay-style is WSD, wanted constant, linear");
+    expect_failure(RUN("train", TINY "v32", "--data", "x", "--train-iters", "1", "-o", run_file("run")), 1, "sparse attention");
+    expect_failure(RUN("train", MTP3, "--data", "x", "--train-iters", "1", "-o", run_file("run"), "--seq-length", "3"), 2, "--seq-length is 3; 3 depths want sequences of 5");
+}
+
+/* ---- the order of sequences --------------------------------------------------------------------------------------------------- */
+
+TEST(an_epoch_reads_each_piece_once_and_no_two_epochs_are_alike)
+{
+    static const size_t end[] = {10, 11, 25, 25, 60};
+    static const struct order_piece pieces[] = {{0, 7}, {7, 3}, {11, 7}, {18, 7}, {25, 7}, {32, 7}, {39, 7}, {46, 7}, {53, 7}};
+    struct order o, other;
+    struct order_place place = {0};
+    size_t numbers[9], before[9] = {0}, same = 0;
+    assert_true(order_open(&o, end, COUNT(end), 7, 3, 42));
+    assert_int_equal(o.pieces, COUNT(pieces));
+    assert_int_equal(o.left_out, 1);
+    assert_memory_equal(o.piece, pieces, sizeof pieces);
+    for (uint64_t epoch = 0; epoch < 20; epoch++) {
+        size_t seen[9] = {0}, order[9], n = 0;
+        for (size_t batch = 0; batch < 3; batch++) { /* 21 tokens: three or four pieces */
+            size_t sum = 0, count = order_next(&o, &place, 24, numbers);
+            for (size_t i = 0; i < count; i++) {
+                sum += o.piece[numbers[i]].count;
+                seen[numbers[i]]++;
+                order[n++] = numbers[i];
+            }
+            assert_true(sum <= 24 && place.epoch == epoch);
+            if (place.next == o.pieces)
+                break;
+        }
+        for (size_t i = 0; i < 9; i++)
+            assert_int_equal(seen[i], 1);
+        same += epoch && !memcmp(order, before, sizeof order);
+        memcpy(before, order, sizeof order);
+    }
+    assert_true(same == 0);
+    /* where a run was is enough to go on; another seed gives another order */
+    assert_true(order_open(&other, end, COUNT(end), 7, 3, 42));
+    struct order_place again = {19, 0};
+    assert_int_equal(order_next(&other, &again, SIZE_MAX, numbers), 9);
+    assert_memory_equal(numbers, before, sizeof before);
+    order_close(&other);
+    assert_true(order_open(&other, end, COUNT(end), 7, 3, 43));
+    again = (struct order_place){19, 0};
+    order_next(&other, &again, SIZE_MAX, numbers);
+    assert_memory_not_equal(numbers, before, sizeof before);
+    order_close(&other);
+    order_close(&o);
+}
+
+/* All 24 orders of four pieces occur, and about equally often: of 2400 epochs 100 each. With p < 1e-9 one of them is outside of 45..165. */
+TEST(all_orders_are_equally_likely)
+{
+    static const size_t end[] = {2, 4, 6, 8};
+    int count[256] = {0}, orders = 0;
+    struct order o;
+    size_t numbers[4];
+    assert_true(order_open(&o, end, 4, 2, 2, 1));
+    for (uint64_t epoch = 0; epoch < 2400; epoch++) {
+        struct order_place place = {epoch, 0};
+        assert_int_equal(order_next(&o, &place, SIZE_MAX, numbers), 4);
+        count[numbers[0] * 64 + numbers[1] * 16 + numbers[2] * 4 + numbers[3]]++;
+    }
+    for (int i = 0; i < 256; i++) {
+        orders += count[i] > 0;
+        assert_true(!count[i] || (count[i] > 45 && count[i] < 165));
+    }
+    assert_int_equal(orders, 24);
+    order_close(&o);
+}
+
+TEST(a_share_of_the_documents_is_held_out)
+{
+    static const struct {
+        size_t documents;
+        double share;
+        size_t wanted;
+    } cases[] = {{100, 0.05, 5}, {100, 0.001, 1}, {2, 0.9, 1}, {1, 0.5, 0}, {0, 0.5, 0}};
+    unsigned char held[100], again[100];
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        size_t sum = 0, count = order_hold_out(held, cases[i].documents, cases[i].share, 5);
+        for (size_t k = 0; k < cases[i].documents; k++)
+            sum += held[k];
+        assert_int_equal(count, cases[i].wanted);
+        assert_int_equal(sum, cases[i].wanted);
+    }
+    order_hold_out(held, 100, 0.3, 5);
+    order_hold_out(again, 100, 0.3, 6);
+    assert_memory_not_equal(held, again, 100);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        IN_DIR(texts_become_documents),
+        IN_DIR(wrong_texts_are_refused_with_their_place),
+        cmocka_unit_test(an_epoch_reads_each_piece_once_and_no_two_epochs_are_alike),
+        cmocka_unit_test(all_orders_are_equally_likely),
+        cmocka_unit_test(a_share_of_the_documents_is_held_out),
+    };
+    find_verbatim(argc, argv);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
