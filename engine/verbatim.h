@@ -317,12 +317,11 @@ void vb_draft_vocab_close(vb_draft_vocab *vocab);
  * do not change the output. A struct that is all zeros means no drafts. */
 typedef struct vb_drafting {
     const char *method;   /* NULL or "none": no drafts; else a name that vb_draft_methods lists */
-    int32_t tokens;       /* K, the length of a draft, at most VB_MAX_DRAFT; 0: the number of MTP modules, or 3 for a method that
-                             does not use them; negative: no drafts. With parallel-heads, K is at most the number of heads, and
-                             0 means all of them */
+    int32_t tokens;       /* K, the length of a draft, at most VB_MAX_DRAFT; 0: the number of MTP modules or parallel heads, or 3
+                             for a method that uses neither; negative: no drafts. With parallel-heads, at most their number */
     int automatic;        /* 1: the session chooses the length of each draft, 0 to `tokens`, from measured rates of acceptance and
-                             measured times. In a batch, sequences with the same method and `tokens` share the measurements. If `tokens` is 0, the largest length is the number of MTP modules with method
-                             mtp-vanilla, and 15 with every other method */
+                             measured times. In a batch, sequences with the same method and `tokens` share the measurements. If `tokens` is 0, the
+                             largest length is the number of MTP modules with method mtp-vanilla, and 15 with every other method */
     float p_min;          /* a draft ends before a token to which the draft method gives a probability below p_min at temperature 1;
                              0: off. p_min has no effect on the methods ngram and callback, because they compute no probabilities */
     vb_tree_shape tree;   /* only for methods that can draft trees, with strict acceptance */
@@ -331,8 +330,7 @@ typedef struct vb_drafting {
                              no method reads is an error */
     const vb_model *model; /* for methods with needs_model: a smaller model with the same tokens (vb_tokenizers_match). The draft
                               model must outlive the session. Token ids that only one of the two models has are not drafted */
-    const vb_draft_vocab *vocab; /* for methods with needs_modules: the tokens that may be drafted; NULL: all tokens. The list must
-                                    outlive the session. Other methods ignore it */
+    const vb_draft_vocab *vocab; /* for methods with needs_modules: the tokens that may be drafted; NULL: all. It must outlive the session */
     const char *head;     /* for methods with needs_head: the directory of a published EAGLE head, or of parallel heads, which the session opens */
     vb_draft_callback callback; /* for methods with needs_callback */
     void *context;        /* passed to the callback */
@@ -366,8 +364,7 @@ int vb_draft_check(const vb_model *model, const vb_drafting *drafting, vb_error 
  * default if drafting->tokens is 0. Returns 0 if such a session makes no drafts. */
 int32_t vb_draft_tokens(const vb_model *model, const vb_drafting *drafting);
 /* Sets *version to 1 or 3 if `dir` holds a published EAGLE-1 or EAGLE-3 head, to VB_PARALLEL_HEADS if it holds parallel
- * heads, or to 0 if it holds no readable head. If there is no memory, the function returns VB_NO_MEMORY. It returns no other
- * error. */
+ * heads, or to 0 if it holds no readable head. The only error is VB_NO_MEMORY. */
 #define VB_PARALLEL_HEADS 100
 int vb_draft_head(int *version, const char *dir, vb_error *err);
 
