@@ -11,7 +11,6 @@
 #include "ops/backward/linear.h"
 #include "ops/backward/smooth_l1.h"
 #include "ops/linear.h"
-#include "ops/rmsnorm.h"
 #include "ops/weights.h"
 #include "simd/decode.h"
 
@@ -56,13 +55,7 @@ struct predicted {
 /* t->shared.target_z = the logits of n rows of the target, from row `first` on */
 static void target_logits(struct trainer *t, size_t first, size_t n)
 {
-    size_t d = t->c->dims.d;
-    const float *h = t->hidden + first * d;
-    if (!t->layers && t->c->conventions.value[MAIN_HIDDEN]) {
-        op_rmsnorm(&t->cx, t->shared.target_h, d, h, d, t->model->norm, n, d, (float)t->c->rms_norm_eps);
-        h = t->shared.target_h;
-    }
-    op_linear(&t->cx, t->shared.target_z, h, &t->head.w, n);
+    op_linear(&t->cx, t->shared.target_z, t->final + first * t->c->dims.d, &t->head.w, n);
 }
 
 /* The losses of n rows from row s on, whose logits are z; z becomes their gradient. soft: they learn from the target's logits */

@@ -92,7 +92,6 @@ struct train_shared {
     float *embedding;          /* [S, d] */
     float *dx, *dtaken;        /* [S, d] */
     float *z, *target_z;       /* [head_rows, V]; target_z only if rows learn from the target */
-    float *target_h;           /* [head_rows, d]: hidden states of the target after model.norm, where the trainer has those before it */
     float *decoded;            /* [DECODED_ROWS, d]: rows of a quantised head */
     float *some;               /* [head_rows, DECODED_ROWS]: columns of dz */
     size_t head_rows;
@@ -111,6 +110,8 @@ struct trainer {
     struct rope rope;
     float scale;
 
+    enum target_rows takes; /* the rows of the frozen model that the trained part reads */
+    size_t width;           /* the length of such a row */
     int modules, used; /* the trained model has so many; so many of them are computed */
     struct train_part embed, norm, head;
     struct train_layer *layers; /* NULL with TRAIN_MODULES */
@@ -128,11 +129,13 @@ struct trainer {
     float *angles;                /* [longest + depths + 1, r] */
     struct train_rows rows;       /* of the target */
     struct kept_values *kept;     /* [layers] */
-    float *last, *hidden;         /* [S, d]: the output of the last layer; after model.norm, or what module 0 takes with TRAIN_MODULES */
+    float *last;                  /* [S, d]: the output of the last layer; only with TRAIN_MODEL */
+    float *hidden;                /* [S, width]: the rows of the frozen model that the part takes; with TRAIN_MODEL, [S, d] after model.norm */
+    float *final;                 /* [S, d]: after model.norm. Perhaps the array `hidden`; NULL if no row learns from the target's logits */
     float *dhidden;               /* [S, d] */
     struct train_depth *depth;    /* [depths] */
     struct train_shared shared;
-    struct target_pass *target;   /* computes hidden states of the frozen model (train_target.c) */
+    struct target_pass *target;   /* computes rows of the frozen model (train_target.c) */
 };
 
 /* Wakes the trainer's threads, before it computes. */
@@ -190,8 +193,10 @@ void train_backward(struct trainer *t, const struct train_sums *sums);
 
 /* ---- train_target.c ---- */
 
-/* Computes t->hidden, the hidden states of the frozen model. */
+/* Computes t->hidden, and t->final where it is wanted: the rows of the frozen model. */
 int train_target(struct trainer *t, vb_error *err);
+/* Whether the rows that the part takes are after model.norm. */
+int train_takes_final(const struct trainer *t);
 void train_target_close(struct trainer *t);
 
 #endif

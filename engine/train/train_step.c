@@ -15,12 +15,17 @@ static size_t fewest(const struct trainer *t) { return t->layers ? 2 : 3; }
 
 static int check_sequences(const struct trainer *t, const struct training_sequence *sequences, size_t count, vb_error *err)
 {
+    size_t width;
+    int final;
+    trainer_takes(t, &width, &final);
     for (size_t q = 0; q < count; q++) {
         if (sequences[q].count > t->c->dims.positions)
             return vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has %zu tokens, wanted at most max_position_embeddings, which is %zu", q,
                            sequences[q].count, t->c->dims.positions);
         if (sequences[q].hidden && t->layers)
             return vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has hidden states, and the whole model is trained, which computes its own", q);
+        if (sequences[q].hidden && final && !sequences[q].final)
+            return vb_fail(err, VB_BAD_ARGUMENT, "sequence %zu has rows that the part reads, but none after model.norm, which it learns from", q);
         for (size_t i = 0; i < sequences[q].count; i++)
             if (sequences[q].tokens[i] < 0 || (size_t)sequences[q].tokens[i] >= t->c->dims.V)
                 return vb_fail(err, VB_BAD_ARGUMENT, "token %zu of sequence %zu is %d, the vocabulary has %zu", i, q, sequences[q].tokens[i],

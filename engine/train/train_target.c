@@ -1,10 +1,11 @@
-/* engine/train/train_target.c -- the hidden states of the frozen model, which the modules read. They have the bits of the engine with --prefill
- * expanded. */
+/* engine/train/train_target.c -- the rows of the frozen model that the trained part reads and learns from. They have the bits of the engine with
+ * --prefill expanded. */
 #include "engine/train/train_internal.h"
 
 #include <string.h>
 
 #include "engine/base/numbers.h"
+#include "ops/rmsnorm.h"
 
 #define ROWS ((size_t)512) /* of a pass */
 
@@ -14,7 +15,7 @@ struct target_pass {
     struct kvcache *caches; /* [sequences] */
     size_t sequences, rows;
     struct row *list;       /* [ROWS]: of the next pass */
-    float **to;             /* [ROWS]: where their hidden states go */
+    size_t *to;             /* [ROWS]: which rows of t->hidden and t->final they are */
 };
 
 void train_target_close(struct trainer *t)
@@ -47,6 +48,7 @@ static int open_pass(struct trainer *t, vb_error *err)
     if (!p->list || !p->to || !p->caches)
         return vb_fail(err, VB_NO_MEMORY, "no memory for the passes of the frozen model");
     if ((rc = workspace_open(&p->work, t->model, t->cx.k, t->cx.most_threads, ROWS, 1, t->longest, 1, err)) ||
+        (rc = workspace_keep_rows(&p->work, t->takes, err)) ||
         (rc = kvpool_open(&p->pool, t->c->dims.layers, t->room, model_cache_layout(t->c), &t->allocator, err)))
         return rc;
     p->work.cx.crew = t->crew;
@@ -56,20 +58,43 @@ static int open_pass(struct trainer *t, vb_error *err)
     return VB_OK;
 }
 
+/* Copies a row of the target to where it is wanted. */
+static void keep(const struct trainer *t, enum target_rows which, float *to, size_t row)
+{
+    size_t width;
+    const float *from = workspace_rows(&t->target->work, which, row, &width);
+    memcpy(to, from, width * sizeof *to);
+}
+
 static void run_pass(struct trainer *t)
 {
     struct target_pass *p = t->target;
-    size_t d = t->c->dims.d;
     if (!p->rows)
         return;
     forward_target(&p->work, p->list, p->rows);
     train_threads(t); /* the pass may have chosen fewer */
-    for (size_t i = 0; i < p->rows; i++)
-        memcpy(p->to[i], p->work.features + i * d, d * sizeof(float));
+    for (size_t i = 0; i < p->rows; i++) {
+        keep(t, t->takes, t->hidden + p->to[i] * t->width, i);
+        if (t->takes == ROWS_THREE && t->final)
+            keep(t, ROWS_HIDDEN, t->final + p->to[i] * t->c->dims.d, i);
+    }
     p->rows = 0;
 }
 
-/* No row of a module reads or learns from the last row of a sequence. The one before it predicts the last token: no module reads it, but rows may
+int train_takes_final(const struct trainer *t)
+{
+    return t->layers || t->takes == ROWS_HIDDEN || (t->takes == ROWS_FEATURES && !t->c->conventions.value[MAIN_HIDDEN]);
+}
+
+/* t->final from n rows that the part takes, from row `first` on, if these have the residual stream after the last layer. */
+static void norm_rows(struct trainer *t, size_t first, size_t n)
+{
+    size_t d = t->c->dims.d, after = t->takes == ROWS_TWO ? d : 0;
+    if (t->final && t->final != t->hidden && t->takes != ROWS_THREE)
+        op_rmsnorm(&t->cx, t->final + first * d, d, t->hidden + first * t->width + after, t->width, t->model->norm, n, d, (float)t->c->rms_norm_eps);
+}
+
+/* No row of the part reads or learns from the last row of a sequence. The one before it predicts the last token: no row reads it, but rows may
  * learn from it. */
 int train_target(struct trainer *t, vb_error *err)
 {
@@ -77,25 +102,30 @@ int train_target(struct trainer *t, vb_error *err)
     int rc;
     for (size_t q = 0; q < t->sequences; q++) {
         const struct training_sequence *s = t->batch[q];
-        float *to = t->hidden + t->rows.first[q] * d;
+        size_t first = t->rows.first[q];
         if (s->hidden) {
-            memcpy(to, s->hidden, (s->count - unread) * d * sizeof *to);
+            memcpy(t->hidden + first * t->width, s->hidden, (s->count - unread) * t->width * sizeof *t->hidden);
+            if (t->takes == ROWS_THREE && t->final)
+                memcpy(t->final + first * d, s->final, (s->count - unread) * d * sizeof *t->final);
             continue;
         }
         if (!t->target && (rc = open_pass(t, err)))
             return rc;
         struct kvcache *cache = &t->target->caches[q];
-        for (size_t i = 0; i + unread < s->count; i++, to += d) {
+        for (size_t i = 0; i + unread < s->count; i++) {
             struct row row = {.cache = cache, .token = s->tokens[i], .slot = kvcache_append(cache), .index = (int32_t)i, .position = (int32_t)i, .expanded = 1};
             t->target->list[t->target->rows] = row;
-            t->target->to[t->target->rows++] = to;
+            t->target->to[t->target->rows++] = first + i;
             if (t->target->rows == ROWS)
                 run_pass(t);
         }
     }
     if (t->target)
         run_pass(t);
-    for (size_t q = 0; t->target && q < t->sequences; q++)
-        kvcache_truncate(&t->target->caches[q], 0);
+    for (size_t q = 0; q < t->sequences; q++) {
+        norm_rows(t, t->rows.first[q], t->batch[q]->count - unread);
+        if (t->target)
+            kvcache_truncate(&t->target->caches[q], 0);
+    }
     return VB_OK;
 }

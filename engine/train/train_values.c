@@ -116,7 +116,6 @@ static void carve_shared(struct carver *c, struct train_shared *x, const struct 
     x->dtaken = floats(c, t->o.depths ? S * d : 0);
     x->z = floats(c, x->head_rows * s->V);
     x->target_z = floats(c, train_is_soft(t) ? x->head_rows * s->V : 0);
-    x->target_h = floats(c, train_is_soft(t) ? x->head_rows * d : 0);
     x->decoded = floats(c, DECODED_ROWS * d);
     x->some = floats(c, x->head_rows * DECODED_ROWS);
 }
@@ -169,7 +168,8 @@ static void carve_all(struct carver *c, struct trainer *t)
     for (int k = 0; k < t->o.depths; k++)
         carve_depth(c, c->base ? &t->depth[k] : &nowhere, t, k);
     t->last = floats(c, layers ? n : 0);
-    t->hidden = floats(c, n);
+    t->hidden = floats(c, t->room * t->width);
+    t->final = train_takes_final(t) ? t->hidden : train_is_soft(t) ? floats(c, n) : NULL;
     t->dhidden = floats(c, layers ? n : 0);
     carve_shared(c, &t->shared, t);
     t->cx.scratch_size = scratch_bytes(t);

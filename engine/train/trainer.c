@@ -159,6 +159,8 @@ int trainer_open(struct trainer **out, const struct model *m, const struct train
     t->allocator = m->allocator_copy;
     t->cx.k = k;
     t->cx.threads = t->cx.most_threads = o.threads ? o.threads : vb_processors();
+    t->takes = ROWS_FEATURES;
+    t->width = t->c->dims.d;
     t->modules = o.modules ? o.modules : m->num_mtp;
     t->used = min_int(t->modules, used_by(&o));
     open_rope(t);
@@ -187,3 +189,10 @@ void trainer_close(struct trainer *t)
 struct trained_tensor *trainer_tensor(struct trainer *t, size_t i) { return i < t->count ? &t->tensors[i] : NULL; }
 size_t trainer_count(const struct trainer *t) { return t->count; }
 int trainer_modules(const struct trainer *t) { return t->modules; }
+
+enum target_rows trainer_takes(const struct trainer *t, size_t *width, int *final)
+{
+    *width = t->width;
+    *final = t->takes == ROWS_THREE && train_is_soft(t);
+    return t->takes;
+}

@@ -13,6 +13,7 @@
 
 #include "engine/base/loss.h"
 #include "engine/model/model.h"
+#include "engine/pass/forward.h"
 #include "ops/backward/adamw.h"
 
 /* What is trained: MTP modules of a model that stays as it is, or every tensor. */
@@ -53,8 +54,10 @@ struct trainer_options {
 struct training_sequence {
     const int32_t *tokens;
     size_t count;
-    const float *hidden; /* only with TRAIN_MODULES: [count, d], the hidden states that module 0 reads (convention main-hidden); the last
-                            two rows are not read, or the last one if rows learn from the target. NULL: the trainer computes them */
+    /* Rows of the frozen model, which trainer_takes names; not with TRAIN_MODEL. The last two rows are not read, or the last one if rows
+     * learn from the target. NULL: the trainer computes them, with the bits of the engine with --prefill expanded */
+    const float *hidden; /* [count, width]: what the trained part reads; for modules [count, d], as the convention main-hidden says */
+    const float *final;  /* [count, d]: after model.norm. Read only if trainer_takes says so */
 };
 
 /* The terms of the rows of a depth (struct loss_terms), without their weights. Those that rows learn from the target are 0 if none of them has a
@@ -109,6 +112,10 @@ int trainer_losses(struct trainer *t, const struct training_sequence *sequences,
 struct trained_tensor *trainer_tensor(struct trainer *t, size_t i);
 size_t trainer_count(const struct trainer *t);
 int trainer_modules(const struct trainer *t); /* how many MTP modules the trained model has: its num_nextn_predict_layers */
+/* Returns which rows of the frozen model the trained part reads, the same that a session computes for its draft method
+ * (drafter_type.takes), and sets *width to the length of one. Sets *final to nonzero if the trainer also wants the rows after model.norm:
+ * if the part learns from the model's distribution, and this cannot be computed from the rows that it reads. */
+enum target_rows trainer_takes(const struct trainer *t, size_t *width, int *final);
 
 /* New weights. Number i of a tensor is
  *
