@@ -36,6 +36,7 @@ const struct reference_gradient *reference_gradient(const struct reference_gradi
 struct reference_sequence {
     const int32_t *tokens;
     int count;
+    const unsigned char *loss_mask; /* [count]: a row that predicts a token whose entry is 0 has no loss. NULL: all rows have one */
 };
 
 struct reference_loss_options {
@@ -69,7 +70,7 @@ struct reference_losses {
     double main;                    /* mean cross entropy of tok[i+1], given the row of token i */
     double by_depth[VB_MAX_DRAFT];  /* mean of the rows of depth k; for Megatron, the cross entropy of tok[i+k+2], given row i of depth k */
     struct reference_terms terms[VB_MAX_DRAFT]; /* means of the terms of by_depth */
-    long rows, depth_rows[VB_MAX_DRAFT]; /* how many tokens these are means of */
+    long rows, depth_rows[VB_MAX_DRAFT]; /* how many rows with a loss these are means of */
 };
 
 /* Computes the losses of one training step: `count` sequences, whose rows are counted before the first is computed. If g is not NULL,
@@ -83,7 +84,7 @@ struct reference_losses {
  * If depths are aligned, depth k computes the rows of the depths before it again: hooks receive the values of the rows of depths 0 to k,
  * in this order, and logits of the rows of depth k alone. The gradient of such a value is that by way of depth k.
  *
- * Returns VB_BAD_ARGUMENT if no sequence has two tokens, if a token is outside of the vocabulary, if the number of depths is not possible
+ * Returns VB_BAD_ARGUMENT if no row has a loss, if a token is outside of the vocabulary, if the number of depths is not possible
  * (reference_modules), if the loss is not possible, or for a convention that has no backward pass. Returns VB_NOT_FINITE if a loss is not finite; then g
  * is incomplete. Returns VB_NO_MEMORY if there is no memory. */
 int reference_backward(const struct reference *r, const struct reference_loss_options *options,

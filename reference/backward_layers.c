@@ -73,6 +73,8 @@ double ref_cross_entropy(double *dz, const double *z, const int32_t *tok, int S,
     double loss = 0;
     for (int s = 0; s < S; s++, z += V) {
         double max = z[0], sum = 0;
+        if (tok[s] < 0)
+            continue;
         for (int v = 1; v < V; v++)
             max = fmax(max, z[v]); /* log(sum exp(z)) = max + log(sum exp(z - max)), which cannot overflow */
         for (int v = 0; v < V; v++)

@@ -51,7 +51,7 @@ void ref_back_embed(double *demb, const double *dx, const int32_t *tok, int S, i
 /* Returns the sum over s of the cross entropy -log p[s,tok[s]] and, if dz is not NULL, adds its gradient times `weight`:
  *     L = weight sum_s (log(sum_v exp(z[s,v])) - z[s,tok[s]])
  *     dz[s,v] = weight (p[s,v] - [v = tok[s]]),     p[s] = softmax(z[s])
- * z, dz [S,V]   tok [S] */
+ * z, dz [S,V]   tok [S]: a row whose token is negative has no loss; so in all losses */
 double ref_cross_entropy(double *dz, const double *z, const int32_t *tok, int S, int V, double weight);
 
 /* --- backward_losses.c: arrays alone --- */
@@ -68,8 +68,8 @@ void ref_soft_cross_entropy(struct reference_terms *sums, double *dz, const doub
 /* Returns the sum over s of mean_d l(x[s,d] - target[s,d]) and, if dx is not NULL, adds its gradient times `weight`:
  *     l(e) = e^2 / 2 if |e| < 1, else |e| - 1/2
  *     dx[s,d] = weight / D max(-1, min(1, x[s,d] - target[s,d]))
- * The target is constant. x, dx, target [S,D] */
-double ref_smooth_l1(double *dx, const double *x, const double *target, int S, int D, double weight);
+ * The target is constant. x, dx, target [S,D]   tok [S] */
+double ref_smooth_l1(double *dx, const double *x, const double *target, const int32_t *tok, int S, int D, double weight);
 
 /* --- backward_attention.c --- */
 

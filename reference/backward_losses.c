@@ -33,6 +33,8 @@ void ref_soft_cross_entropy(struct reference_terms *sums, double *dz, const doub
                             const struct loss_terms *terms, double weight)
 {
     for (int s = 0; s < S; s++, z += V, target += V) {
+        if (tok[s] < 0)
+            continue;
         double log_q = log_sum(z, V), log_p = log_sum(target, V), mass = terms->data + terms->soft;
         int last = terms->top != 0 ? last_of_top(target, terms->top_tokens, V) : -1;
         for (int v = 0; v < V; v++) {
@@ -51,10 +53,12 @@ void ref_soft_cross_entropy(struct reference_terms *sums, double *dz, const doub
     }
 }
 
-double ref_smooth_l1(double *dx, const double *x, const double *target, int S, int D, double weight)
+double ref_smooth_l1(double *dx, const double *x, const double *target, const int32_t *tok, int S, int D, double weight)
 {
     double loss = 0;
     for (size_t i = 0; i < (size_t)S * (size_t)D; i++) {
+        if (tok[i / (size_t)D] < 0)
+            continue;
         double e = x[i] - target[i];
         loss += (fabs(e) < 1 ? e * e / 2 : fabs(e) - 0.5) / D;
         if (dx)

@@ -23,6 +23,7 @@ struct backward_step {
     double *in, *din;                /* [R, D]: the rows of `taken` that a pass of a module reads */
     double *g, *next, *module_x;     /* [R, D]: after shared_head.norm; what the pass hands on; the input of the module's layer */
     double *dx, *dout, *denorm, *dhnorm, *dconcat; /* [R, D] four times, [R, 2D] */
+    int32_t *labels;                 /* [S+1]: the tokens of the sequence; -1: no row that predicts the token has a loss */
     int32_t *tok;                    /* [R]: the tokens that the rows of a pass read */
     int *places;                     /* [R]: their indices */
     char *mask;                      /* [R, R]: row s attends to row t <= s */
@@ -103,24 +104,26 @@ static void leave_depths(struct backward_step *p)
 }
 
 /* The terms of the rows of depth k, which predict tok[i+k+2], and their gradients. Row i learns from row i+k+1 of the target. */
-static void learn(struct backward_step *p, const struct reference_mtp_module *w, const double *g, const int32_t *tok, int rows, int k)
+static void learn(struct backward_step *p, const struct reference_mtp_module *w, const double *g, int rows, int k)
 {
     const struct loss_terms *terms = &p->loss.terms;
     const struct dims *c = &p->r->config.dims;
     size_t plane = p->S * c->d;
-    double mean = 1.0 / (double)p->losses->depth_rows[k], weight = p->loss.depth[k] * mean;
+    double mean = p->losses->depth_rows[k] ? 1.0 / (double)p->losses->depth_rows[k] : 0, weight = p->loss.depth[k] * mean;
     double *dg = p->dg + (size_t)k * plane, *handed = p->taken + (size_t)(k + 1) * plane, *dhanded = p->dtaken + (size_t)(k + 1) * plane;
     struct reference_terms sums = {0}, *means = &p->losses->terms[k];
     int gradients = p->back.gradients != NULL;
+    const int32_t *labels = p->labels + k + 2;
 
     logits(p, &w->head, g, rows);
-    ref_soft_cross_entropy(&sums, gradients ? p->dz : NULL, p->z, p->target_z + (size_t)(k + 1) * c->V, tok + k + 2, rows, (int)c->V, terms, weight);
+    ref_soft_cross_entropy(&sums, gradients ? p->dz : NULL, p->z, p->target_z + (size_t)(k + 1) * c->V, labels, rows, (int)c->V, terms, weight);
     ref_back_clear(dg, plane);
     if (gradients)
         logits_back(p, dg, &w->head, g, rows);
     ref_back_clear(dhanded, plane);
     if (terms->features != 0)
-        sums.features = ref_smooth_l1(gradients ? dhanded : NULL, handed, p->taken + (size_t)(k + 1) * c->d, rows, (int)c->d, weight * terms->features);
+        sums.features =
+            ref_smooth_l1(gradients ? dhanded : NULL, handed, p->taken + (size_t)(k + 1) * c->d, labels, rows, (int)c->d, weight * terms->features);
 
     means->data += mean * sums.data;
     means->soft += mean * sums.soft;
@@ -138,7 +141,7 @@ static void depth_forward(struct backward_step *p, const int32_t *tok, int T, in
     gather(p, &a, tok, T);
     run_module(p, &a);
     memcpy(p->taken + (size_t)(k + 1) * plane, p->next + (size_t)a.first * d, (size_t)rows * d * sizeof *p->taken);
-    learn(p, module_of(p, k), p->g + (size_t)a.first * d, tok, rows, k);
+    learn(p, module_of(p, k), p->g + (size_t)a.first * d, rows, k);
 }
 
 /* Adds the gradient of what the depths up to k take to p->dtaken, from that of what depth k hands on. In reverse order of the formulas
@@ -192,12 +195,17 @@ static void depth_back(struct backward_step *p, const int32_t *tok, int T, int k
 
 /* -- a sequence ---------------------------------------------------------------------------------------------------- */
 
-static void forward(struct backward_step *p, const int32_t *tok, int T)
+static int is_label(const struct reference_sequence *q, int i) { return !q->loss_mask || q->loss_mask[i]; }
+
+static void forward(struct backward_step *p, const struct reference_sequence *q)
 {
     const struct config *c = &p->r->config;
     struct reference_run *run = &p->back.run;
-    int S = T - 1, L = c->num_hidden_layers;
+    const int32_t *tok = q->tokens;
+    int T = q->count, S = T - 1, L = c->num_hidden_layers;
     size_t plane = p->S * c->dims.d, bytes = (size_t)S * c->dims.d * sizeof(double);
+    for (int i = 0; i < T; i++)
+        p->labels[i] = is_label(q, i) ? tok[i] : -1;
     run->layer = -1;
     ref_rope_tables(run, 0, S);
     ref_embed(run, p->x, &p->r->embed, tok, S);
@@ -214,7 +222,7 @@ static void forward(struct backward_step *p, const int32_t *tok, int T)
 
     double mean = 1.0 / (double)p->losses->rows;
     logits(p, &p->r->head, p->hidden, S);
-    p->losses->main += mean * ref_cross_entropy(p->dz, p->z, tok + 1, S, c->vocab_size, p->loss.main * mean);
+    p->losses->main += mean * ref_cross_entropy(p->dz, p->z, p->labels + 1, S, c->vocab_size, p->loss.main * mean);
     ref_back_clear(p->dhidden, plane);
     if (p->back.gradients)
         logits_back(p, p->dhidden, &p->r->head, p->hidden, S);
@@ -259,9 +267,11 @@ static int count_rows(struct reference_losses *losses, int depths, const struct 
     for (int i = 0; i < count; i++) {
         int T = sequences[i].count;
         S = T - 1 > S ? T - 1 : S;
-        losses->rows += T > 1 ? T - 1 : 0;
-        for (int k = 0; k < depths; k++)
-            losses->depth_rows[k] += T - k - 2 > 0 ? T - k - 2 : 0;
+        for (int t = 1; t < T; t++) {
+            losses->rows += is_label(&sequences[i], t);
+            for (int k = 0; k < depths && k + 2 <= t; k++)
+                losses->depth_rows[k] += is_label(&sequences[i], t);
+        }
     }
     return S;
 }
@@ -312,7 +322,7 @@ static int allocate(struct backward_step *p, int S, int R, vb_error *err)
 {
     const struct dims *c = &p->r->config.dims;
     size_t plane = (size_t)S * c->d, logits = (size_t)S * c->V, depths = (size_t)p->loss.depths, r = (size_t)R, pass = r * c->d;
-    size_t ints = (2 * r * sizeof(int) + sizeof(double) - 1) / sizeof(double), mask = is_aligned(p) ? r * r / sizeof(double) + 1 : 0;
+    size_t ints = ((2 * r + (size_t)S + 1) * sizeof(int) + sizeof(double) - 1) / sizeof(double), mask = is_aligned(p) ? r * r / sizeof(double) + 1 : 0;
     struct {
         double **at;
         size_t count;
@@ -347,6 +357,7 @@ static int allocate(struct backward_step *p, int S, int R, vb_error *err)
         *part[i].at = next;
     p->places = (int *)(void *)next;
     p->tok = p->places + R;
+    p->labels = p->tok + R;
     p->mask = (char *)(next + ints);
     p->S = (size_t)S;
     return VB_OK;
@@ -365,7 +376,7 @@ int reference_backward(const struct reference *r, const struct reference_loss_op
         return rc;
     int S = count_rows(losses, p.loss.depths, sequences, count), R = most_rows(&p, S);
     if (!losses->rows)
-        return vb_fail(err, VB_BAD_ARGUMENT, "no sequence of the %d has a token to predict, wanted at least two tokens in one", count);
+        return vb_fail(err, VB_BAD_ARGUMENT, "no sequence of the %d has a token to predict, wanted at least two tokens in one, and labels in its loss mask", count);
     if ((rc = ref_back_open(&p.back, r, &run, g, R, err)))
         return rc;
     p.back.hook = options->gradient_hook;
@@ -375,7 +386,7 @@ int reference_backward(const struct reference *r, const struct reference_loss_op
         if (sequences[i].count < 2)
             continue;
         p.back.run.options.hook = options->hook;
-        forward(&p, sequences[i].tokens, sequences[i].count);
+        forward(&p, &sequences[i]);
         p.back.run.options.hook = NULL; /* not for values that the backward pass recomputes */
         losses->total = p.loss.main * losses->main;
         for (int k = 0; k < p.loss.depths; k++)

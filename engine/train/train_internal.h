@@ -47,7 +47,7 @@ struct train_module {
 /* The rows of the target, or of one depth: rows first[q] .. first[q + 1] - 1 belong to sequence q. */
 struct train_rows {
     size_t S, *first;         /* [sequences + 1] */
-    int32_t *tokens, *labels; /* [S]: tokens whose embeddings they read; tokens that they predict */
+    int32_t *tokens, *labels; /* [S]: tokens whose embeddings they read; tokens that they predict, or -1: they have no loss */
     float *cos_sin;           /* [S, r] */
     struct device_row *places; /* [S] */
     struct timeline *seen;    /* [S] */
@@ -182,6 +182,8 @@ void train_features(struct trainer *t, int k, float *dhanded, double *sum, float
 
 /* ---- train_pass.c ---- */
 
+/* Whether the row that predicts token i has a loss. */
+static inline int train_is_label(const struct training_sequence *s, size_t i) { return !s->loss_mask || s->loss_mask[i]; }
 /* Sets the rows of the target (k = -1) or of depth k, for t->batch. */
 void train_set_rows(struct trainer *t, struct train_rows *rows, int k);
 /* The hidden states that depth k hands on to depth k + 1; k = -1: the target's. */

@@ -14,11 +14,11 @@ void train_set_rows(struct trainer *t, struct train_rows *rows, int k)
 {
     size_t r = t->c->dims.r, ahead = (size_t)(k + 1), shift = t->c->conventions.value[DRAFT_POSITION] ? ahead : 0, s = 0;
     for (size_t q = 0; q < t->sequences; q++) {
-        size_t count = t->batch[q]->count;
+        const struct training_sequence *x = t->batch[q];
         rows->first[q] = s;
-        for (size_t i = 0; i + ahead + 1 < count; i++, s++) {
-            rows->tokens[s] = t->batch[q]->tokens[i + ahead];
-            rows->labels[s] = t->batch[q]->tokens[i + ahead + 1];
+        for (size_t i = 0; i + ahead + 1 < x->count; i++, s++) {
+            rows->tokens[s] = x->tokens[i + ahead];
+            rows->labels[s] = train_is_label(x, i + ahead + 1) ? x->tokens[i + ahead + 1] : -1;
             memcpy(rows->cos_sin + s * r, t->angles + (i + shift) * r, r * sizeof *rows->cos_sin);
             rows->places[s] = (struct device_row){.rows = t->shared.cache, .slot = (int32_t)s, .query_scale = config_query_scale(t->c, (int)(i + shift))};
             rows->seen[s] = (struct timeline){t->shared.cache, t->shared.slots + rows->first[q], i + 1};

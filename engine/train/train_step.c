@@ -36,13 +36,13 @@ static int check_sequences(const struct trainer *t, const struct training_sequen
 
 static void count_rows(const struct trainer *t, struct training_losses *losses, const struct training_sequence *sequences, size_t count)
 {
-    for (size_t q = 0; q < count; q++) {
-        int64_t tokens = (int64_t)sequences[q].count;
-        if (t->layers && tokens > 1)
-            losses->rows += tokens - 1;
-        for (int k = 0; k < t->o.depths; k++)
-            losses->depth_rows[k] += tokens > k + 2 ? tokens - k - 2 : 0;
-    }
+    for (size_t q = 0; q < count; q++)
+        for (size_t i = 1; i < sequences[q].count; i++) {
+            int is_label = train_is_label(&sequences[q], i);
+            losses->rows += t->layers && is_label;
+            for (int k = 0; k < t->o.depths && (size_t)k + 2 <= i; k++)
+                losses->depth_rows[k] += is_label;
+        }
 }
 
 /* Returns how many sequences from number `first` on are computed together, and sets *tokens to the number of their tokens. If a module is used
@@ -187,7 +187,7 @@ static int run(struct trainer *t, const struct training_sequence *sequences, siz
     *losses = (struct training_losses){0};
     count_rows(t, losses, sequences, count);
     if (!rc && !losses->rows && !losses->depth_rows[0])
-        rc = vb_fail(err, VB_BAD_ARGUMENT, "no sequence of the %zu has a token to predict, wanted at least %zu tokens in one", count, fewest(t));
+        rc = vb_fail(err, VB_BAD_ARGUMENT, "no sequence of the %zu has a token to predict, wanted at least %zu tokens in one, and labels in its loss mask", count, fewest(t));
     if (rc || (rc = reserve(t, sequences, count, err)))
         return rc;
     set_weights(t, losses, &sums);

@@ -58,6 +58,7 @@ struct training_sequence {
      * learn from the target. NULL: the trainer computes them, with the bits of the engine with --prefill expanded */
     const float *hidden; /* [count, width]: what the trained part reads; for modules [count, d], as the convention main-hidden says */
     const float *final;  /* [count, d]: after model.norm. Read only if trainer_takes says so */
+    const unsigned char *loss_mask; /* [count]: a row that predicts a token whose entry is 0 has no loss. NULL: all rows have one */
 };
 
 /* The terms of the rows of a depth (struct loss_terms), without their weights. Those that rows learn from the target are 0 if none of them has a
@@ -73,7 +74,7 @@ struct training_losses {
     double main;  /* of tok[i+1]; 0 with TRAIN_MODULES, which does not compute it */
     double by_depth[VB_MAX_DRAFT]; /* of the rows that predict tok[i+k+2]: the sum of the terms with their weights */
     struct training_terms terms[VB_MAX_DRAFT];
-    int64_t rows, depth_rows[VB_MAX_DRAFT];
+    int64_t rows, depth_rows[VB_MAX_DRAFT]; /* how many rows with a loss these are means of */
 };
 
 /* A tensor that a step changes. */

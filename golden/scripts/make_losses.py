@@ -9,7 +9,8 @@ model/cnets_hass.py): in step j every row r reads tok[r+1] and, from step 1 on, 
 of rows t <= r-j that the target's hidden states made, and for m = 1..j the key of row r-j+m that step m made. Row r of step j is row r-j
 of depth j. Rows r < j, of drafts that would begin before the text, have no loss here. Masked scores are -inf.
 
-Parts of a file: "soft" is Megatron's loss with soft targets of weight 0.4; the other parts have the names of engine/base/loss.h.
+Parts of a file: "soft" is Megatron's loss with soft targets of weight 0.4; the other parts have the names of engine/base/loss.h. A part whose
+name begins with "masked" is one of these with loss_masks: a row counts if the mask of the token that it predicts is 1.
 """
 import argparse
 import json
@@ -41,6 +42,14 @@ PARTS = {
     "eagle3": (4, "aligned", False, 0, lambda k, D: 0.8 ** k, dict(soft=1)),
     "hass": (3, "aligned", True, 0, lambda k, D: 1, dict(soft=0.1, top=1, features=1)),
 }
+MASKED = {"masked soft": "soft", "masked hass": "hass"}
+
+
+def masks(sequences):
+    """one token in three is no label; the last sequence has none"""
+    return [[int((i * i + q) % 3 != 1 and q + 1 < len(sequences)) for i in range(len(s))] for q, s in enumerate(sequences)]
+
+
 TERMS = ("data", "soft", "top", "features")
 
 
@@ -122,9 +131,9 @@ class Losses(Formula):
     def name(self, rest):
         return f"model.layers.{self.c['num_hidden_layers']}.{rest}"
 
-    def step(self, tokens, part):
+    def step(self, tokens, mask, part):
         """of one sequence: the sum of the main loss and its rows, and for each depth the sums of the terms and its rows"""
-        tok, D = torch.tensor(tokens), part[0]
+        tok, mask, D = torch.tensor(tokens), torch.tensor(mask, dtype=torch.bool), part[0]
         x = self.w["model.embed_tokens.weight"][tok[:-1]]
         for i in range(self.c["num_hidden_layers"]):
             x = self.layer(x, i)
@@ -133,21 +142,22 @@ class Losses(Formula):
         target_p, features = main.softmax(-1).detach(), h.detach()
         sums = []
         for k, (g, number) in enumerate(self.depths(tok, h.detach() if part[2] else h, part)):
-            z = self.head(number, g)
-            plogp = -target_p[k + 1:] * log_softmax(z, -1)
-            top = plogp.gather(-1, target_p[k + 1:].topk(10, -1).indices)
-            sums.append((torch.stack((cross_entropy(z, tok[k + 2:], reduction="sum"), plogp.sum(), top.sum(),
-                                      smooth_l1_loss(g, features[k + 1:], reduction="none").mean(-1).sum())), len(g)))
+            rows = mask[k + 2:]
+            z, target = self.head(number, g)[rows], target_p[k + 1:][rows]
+            plogp = -target * log_softmax(z, -1)
+            top = plogp.gather(-1, target.topk(10, -1).indices)
+            sums.append((torch.stack((cross_entropy(z, tok[k + 2:][rows], reduction="sum"), plogp.sum(), top.sum(),
+                                      smooth_l1_loss(g[rows], features[k + 1:][rows], reduction="none").mean(-1).sum())), len(z)))
         sums += [(torch.zeros(4), 0)] * (D - len(sums))
-        return cross_entropy(main, tok[1:], reduction="sum"), len(tok) - 1, sums
+        return cross_entropy(main[mask[1:]], tok[1:][mask[1:]], reduction="sum"), int(mask[1:].sum()), sums
 
 
-def compute(name, sequences, part):
+def compute(name, sequences, loss_masks, part):
     c = read_config(os.path.join(TINY, name))
     weights = {n: torch.from_numpy(w.copy()).requires_grad_() for n, w in
                read_weights(os.path.join(TINY, name), c.get("quantization_config", {}).get("weight_block_size", [128, 128])).items()}
     program = Losses(c, weights)
-    steps = [program.step(tokens, part) for tokens in sequences]
+    steps = [program.step(tokens, mask, part) for tokens, mask in zip(sequences, loss_masks)]
     D, main_weight, weight, terms = part[0], part[3], part[4], part[5]
     main = sum(s[0] for s in steps) / sum(s[1] for s in steps)
     means = [sum(s[2][k][0] for s in steps) / max(sum(s[2][k][1] for s in steps), 1) for k in range(D)]
@@ -164,9 +174,15 @@ def make(name):
         tokens = json.load(f)["tokens"]
     starts = np.cumsum((0,) + LENGTHS)
     parts = dict(sequences=[tokens[a:b] for a, b in zip(starts, starts[1:])])
+    every = [[1] * len(s) for s in parts["sequences"]]
     for part, what in PARTS.items():
         if name == "v3-mtp3" or part in ("eagle3", "hass"):
-            parts[part] = compute(name, parts["sequences"], what)
+            parts[part] = compute(name, parts["sequences"], every, what)
+            print(name, part, parts[part]["total"], parts[part]["losses"])
+    if name == "v3-mtp3":
+        parts["loss_masks"] = masks(parts["sequences"])
+        for part, of in MASKED.items():
+            parts[part] = compute(name, parts["sequences"], parts["loss_masks"], PARTS[of])
             print(name, part, parts[part]["total"], parts[part]["losses"])
     write(os.path.join(TRUTH, name + ".losses.json"), parts)
 

@@ -303,7 +303,7 @@ TEST(the_gradient_of_smooth_l1_is_that_of_differences)
     double size = 0;
     for (int i = 0; i < 2 * V; i++)
         o.x[i] = targets[i] + moves[i];
-    double loss = c[0] * ref_smooth_l1(o.dx, o.x, targets, 2, V, c[0]), want = distance_loss(&o, &size);
+    double loss = c[0] * ref_smooth_l1(o.dx, o.x, targets, o.tok, 2, V, c[0]), want = distance_loss(&o, &size);
     double roundings = 1 + 2 + 1 + 1 + 2 * V; /* e, its square or a difference, / V, the product, the loss */
     if (!(fabs(loss - want) <= 2 * roundings * 0x1p-53 * size))
         fail_msg("the loss is %.17g, and should be %.17g", loss, want);

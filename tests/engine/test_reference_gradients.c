@@ -66,21 +66,26 @@ static double loss_by_logits(const struct small *m, uint64_t perturb)
             (depths && reference_modules(m->r, &options, tok, T, depths, logits, &err)))
             fail_msg("%s", err.message);
         for (int k = -1; k < depths; k++)
-            for (int i = 0; i < T - k - 2; i++, rows[k + 1]++)
+            for (int i = 0; i < T - k - 2; i++) {
+                if (m->list[q].loss_mask && !m->list[q].loss_mask[i + k + 2])
+                    continue;
+                rows[k + 1]++;
                 sums[k + 1] += nats((k < 0 ? main_logits : logits + k * T * SMALL_V) + i * SMALL_V, tok[i + k + 2]);
+            }
     }
     for (int k = 0; k < depths; k++)
-        mean += sums[k + 1] / (double)rows[k + 1] / depths;
+        mean += rows[k + 1] ? sums[k + 1] / (double)rows[k + 1] / depths : 0;
     return sums[0] / (double)rows[0] + m->options.mtp_loss_scaling_factor * mean;
 }
 
-static void check_model(const struct small_checkpoint *c, const char *conventions, int depths)
+static void check_sequences(const struct small_checkpoint *c, const char *conventions, int depths, const struct reference_sequence *list)
 {
     struct small m;
     struct reference_gradients g;
     vb_error err = {0};
     small_open(&m, c);
     m.options.depths = depths;
+    m.list = list;
     if (conventions_parse(&m.options.conventions, conventions, &err) || reference_gradients_open(&g, m.r, &err))
         fail_msg("%s: %s", c->name, err.message);
     double loss = small_losses(&m, &g).total, want = loss_by_logits(&m, 0);
@@ -90,6 +95,16 @@ static void check_model(const struct small_checkpoint *c, const char *convention
     small_check_tensors(&m, &g, "", c->name);
     reference_gradients_close(&g);
     small_close(&m);
+}
+
+static void check_model(const struct small_checkpoint *c, const char *conventions, int depths)
+{
+    check_sequences(c, conventions, depths, small_sequences);
+}
+
+TEST(gradients_with_loss_masks_are_those_of_differences)
+{
+    check_sequences(&small_checkpoints[0], NULL, 3, small_masked);
 }
 
 TEST(gradients_of_small_models_are_those_of_differences)
@@ -267,14 +282,14 @@ static void check_refusal(const struct reference *r, const struct reference_loss
 TEST(wrong_steps_are_refused_in_one_sentence)
 {
     static const int32_t outside[] = {1, SMALL_V};
-    const struct reference_sequence one_token = {small_text, 1}, wrong = {outside, 2};
+    const struct reference_sequence one_token = {small_text, 1, NULL}, wrong = {outside, 2, NULL};
     struct reference_loss_options options = {.depths = 1};
     struct small with, without;
     small_open(&with, &small_checkpoints[0]);
     small_open(&without, &small_checkpoints[2]);
     check_refusal(without.r, &options, small_sequences, 1, VB_BAD_ARGUMENT, "1 MTP depths, wanted 0 to 0");
     check_refusal(with.r, &options, &one_token, 1, VB_BAD_ARGUMENT,
-                  "no sequence of the 1 has a token to predict, wanted at least two tokens in one");
+                  "no sequence of the 1 has a token to predict, wanted at least two tokens in one, and labels in its loss mask");
     check_refusal(with.r, &options, &wrong, 1, VB_BAD_ARGUMENT, "token 1 is 12, the vocabulary has 12");
     options.conventions.value[FIRST_ROW] = 1;
     check_refusal(with.r, &options, small_sequences, 1, VB_BAD_ARGUMENT, "first-row=phantom has no backward pass, wanted none");
@@ -341,6 +356,7 @@ int main(void)
         cmocka_unit_test(gradients_of_the_target_are_those_of_transformers),
         cmocka_unit_test(gradients_of_megatrons_loss_with_mtp_modules_are_those_of_autograd),
         cmocka_unit_test(gradients_of_small_models_are_those_of_differences),
+        cmocka_unit_test(gradients_with_loss_masks_are_those_of_differences),
         cmocka_unit_test(gradients_with_other_conventions_are_those_of_differences),
         cmocka_unit_test(gradients_of_values_are_those_of_differences),
         cmocka_unit_test(perturbed_gradients_move_as_rounding_to_f32_would_move_them),

@@ -8,9 +8,10 @@
 #include <math.h>
 #include <string.h>
 
-/* part: a name of engine/base/loss.h, or "soft" */
+/* part: a name of engine/base/loss.h, or "soft"; perhaps "masked" before it */
 static struct loss loss_of_part(const char *part, int depths)
 {
+    part += strncmp(part, "masked ", 7) ? 0 : 7;
     int soft = !strcmp(part, "soft");
     struct loss loss;
     vb_error err = {0};
@@ -30,9 +31,9 @@ TEST(gradients_of_published_losses_are_those_of_autograd)
         json_t *value;
         snprintf(file, sizeof file, "%s.losses", names[i]);
         json_t *golden = golden_json(file);
-        assert_int_equal(json_object_size(golden), i ? 3 : 7);
+        assert_int_equal(json_object_size(golden), i ? 3 : 10);
         json_object_foreach(golden, part, value) {
-            if (strcmp(part, "sequences")) {
+            if (strcmp(part, "sequences") && strcmp(part, "loss_masks")) {
                 struct loss loss = loss_of_part(part, (int)json_array_size(json_object_get(value, "losses")) - 1);
                 check_autograd(names[i], part, golden, &(struct reference_loss_options){.loss = &loss});
             }
@@ -42,7 +43,7 @@ TEST(gradients_of_published_losses_are_those_of_autograd)
 }
 
 /* What rows learn from the target is constant, so with such terms the differences are those of the tensors of modules alone. */
-static void check_loss(const struct small_checkpoint *c, const char *conventions, const struct loss *loss)
+static void check_sequences(const struct small_checkpoint *c, const char *conventions, const struct loss *loss, const struct reference_sequence *list)
 {
     struct small m;
     struct reference_gradients g;
@@ -50,6 +51,7 @@ static void check_loss(const struct small_checkpoint *c, const char *conventions
     char start[32] = "";
     small_open(&m, c);
     m.options.loss = loss;
+    m.list = list;
     if (conventions_parse(&m.options.conventions, conventions, &err) || reference_gradients_open(&g, m.r, &err))
         fail_msg("%s: %s", c->name, err.message);
     m.error = small_rounding_error(&m, small_perturbed, small_losses(&m, &g).total);
@@ -58,6 +60,11 @@ static void check_loss(const struct small_checkpoint *c, const char *conventions
     small_check_tensors(&m, &g, start, c->name);
     reference_gradients_close(&g);
     small_close(&m);
+}
+
+static void check_loss(const struct small_checkpoint *c, const char *conventions, const struct loss *loss)
+{
+    check_sequences(c, conventions, loss, small_sequences);
 }
 
 /* A published loss. terms NULL: its own; else these */
@@ -84,6 +91,9 @@ TEST(gradients_of_published_losses_are_those_of_differences)
         }
     check_loss(&small_checkpoints[0], "main-hidden=pre-norm,draft-hidden=pre-norm,concat=hidden-embedding,draft-position=token", &aligned);
     check_loss(&small_checkpoints[0], "draft-hidden=pre-norm", &hass);
+    modules.main = 0.5;
+    check_sequences(&small_checkpoints[0], NULL, &hass, small_masked);
+    check_sequences(&small_checkpoints[0], "main-hidden=pre-norm", &modules, small_masked);
 }
 
 /* -- aligned depths and drafts --------------------------------------------------------------------------------------- */
@@ -110,7 +120,7 @@ static void check_drafts(const struct small_checkpoint *c, const char *conventio
     struct small m;
     struct loss loss = loss_with("eagle3", K, NULL);
     struct seen_logits seen = {.row = N - 1};
-    const struct reference_sequence list = {tokens, N + 1 + K};
+    const struct reference_sequence list = {tokens, N + 1 + K, NULL};
     vb_error err = {0};
     small_open(&m, c);
     loss.chain = chain;

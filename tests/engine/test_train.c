@@ -31,7 +31,7 @@ static void truth_open(struct truth *x, const char *dir, const struct training_s
                         .options = {.depths = s->options.depths, .mtp_loss_scaling_factor = s->options.mtp_loss_scaling_factor, .loss = s->options.loss}};
     OK(conventions_parse(&x->options.conventions, s->conventions, &err));
     for (size_t q = 0; q < TRAINING_SEQUENCES; q++)
-        x->list[q] = (struct reference_sequence){s->list[q].tokens, (int)s->list[q].count};
+        x->list[q] = (struct reference_sequence){s->list[q].tokens, (int)s->list[q].count, s->list[q].loss_mask};
     OK(reference_gradients_open(&x->exact, x->r, &err));
     OK(reference_backward(x->r, &x->options, x->list, TRAINING_SEQUENCES, &x->losses, &x->exact, &err));
     x->spread = doubles(x->exact.count);
@@ -95,7 +95,7 @@ static void check_losses(const char *name, const struct training_losses *have, c
     }
 }
 
-static void check_loss(const char *dir, const char *name, const char *conventions, enum trained_part part, int depths, const struct loss *loss)
+static void check_step(const char *dir, const char *name, const char *conventions, enum trained_part part, int depths, const struct loss *loss, int masked)
 {
     struct training_step s;
     struct truth x;
@@ -105,6 +105,8 @@ static void check_loss(const char *dir, const char *name, const char *convention
     training_step(&s, m, part, depths);
     s.conventions = conventions;
     s.options.loss = loss;
+    if (masked)
+        training_mask(&s);
     truth_open(&x, dir, &s);
     struct trainer *t = training_open(m, &s);
     struct training_losses losses = training_gradients(t, &s);
@@ -122,6 +124,11 @@ static void check_loss(const char *dir, const char *name, const char *convention
     trainer_close(t);
     vb_model_close(m);
     truth_close(&x);
+}
+
+static void check_loss(const char *dir, const char *name, const char *conventions, enum trained_part part, int depths, const struct loss *loss)
+{
+    check_step(dir, name, conventions, part, depths, loss, 0);
 }
 
 static void check_checkpoint(const char *dir, const char *name, const char *conventions, enum trained_part part, int depths)
@@ -186,6 +193,10 @@ TEST(gradients_of_published_losses_are_those_of_the_reference)
     check_loss(dir, "mixture", NULL, TRAIN_MODEL, 3, &mixture);
     mixture.detached = 1;
     check_loss(dir, "detached mixture", "draft-hidden=pre-norm", TRAIN_MODEL, 3, &mixture);
+    mixture.detached = 0;
+    check_step(dir, "masked mixture", NULL, TRAIN_MODEL, 3, &mixture, 1);
+    check_step(dir, "masked modules", "main-hidden=pre-norm", TRAIN_MODULES, 2, &mixture, 1);
+    check_step(dir, "masked", NULL, TRAIN_MODEL, 2, NULL, 1);
     remove_dir(dir);
 }
 

@@ -54,6 +54,8 @@ static void check_bits(const char *dir, enum trained_part part, int depths, int 
     s.options.ends = ends;
     s.options.max_norm = 0.5;
     s.options.bias_update_speed = 1e-3;
+    if (loss)
+        training_mask(&s);
     uint64_t want = bits_of_steps(m, &s);
     for (size_t isa = 0; vb_isa(isa); isa++)
         for (int threads = 1; threads <= 3; threads++) {
@@ -220,7 +222,7 @@ TEST(the_bias_of_each_expert_moves_towards_the_mean_load)
     struct reference_loss_options options = {.hook = count_experts, .hook_context = &loads};
     training_step(&s, m, TRAIN_MODEL, 0);
     for (size_t q = 0; q < TRAINING_SEQUENCES; q++)
-        list[q] = (struct reference_sequence){s.list[q].tokens, (int)s.list[q].count};
+        list[q] = (struct reference_sequence){s.list[q].tokens, (int)s.list[q].count, NULL};
     OK(reference_backward(r, &options, list, TRAINING_SEQUENCES, &losses, NULL, &err));
     s.options.bias_update_speed = 0.25;
     struct trainer *t = training_open(m, &s), *before = training_open(m, &s);
@@ -425,6 +427,8 @@ TEST(wrong_steps_are_refused_in_one_sentence)
     REFUSED(trainer_update(t, 1, 0.1, NULL, &err), VB_BAD_ARGUMENT, "there are no gradients yet");
     REFUSED(trainer_gradients(t, &one, 1, &losses, &err), VB_BAD_ARGUMENT, "no sequence of the 1 has a token to predict, wanted at least 2 tokens");
     REFUSED(trainer_gradients(t, &outside, 1, &losses, &err), VB_BAD_ARGUMENT, "token 1 of sequence 0 is 160, the vocabulary has 160");
+    training_mask(&s);
+    REFUSED(trainer_gradients(t, &s.list[1], 1, &losses, &err), VB_BAD_ARGUMENT, "no sequence of the 1 has a token to predict");
     s.list[1].hidden = hidden;
     REFUSED(trainer_gradients(t, s.list, 2, &losses, &err), VB_BAD_ARGUMENT, "sequence 1 has hidden states, and the whole model is trained");
     s.list[1].hidden = NULL;

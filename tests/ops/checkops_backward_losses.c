@@ -202,7 +202,7 @@ static void check_features(size_t D, float spread, uint64_t *seed)
         }
         if (tok[s] >= 0) {
             want_loss = want_loss + row / (double)D;
-            exact_loss += ref_smooth_l1(exact + s * D, doubles_of(x + s * D, D), doubles_of(target + s * D, D), 1, (int)D, (double)weight * (double)D);
+            exact_loss += ref_smooth_l1(exact + s * D, doubles_of(x + s * D, D), doubles_of(target + s * D, D), &tok[s], 1, (int)D, (double)weight * (double)D);
             release_to(guard_count - 2);
         }
     }

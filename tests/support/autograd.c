@@ -5,15 +5,28 @@
 #include "tests/support/test.h"
 
 #include <math.h>
+#include <string.h>
 
 #define SEQUENCES_MAX 4
+
+/* Masks of the sequences, if the part is computed with them. */
+static void read_masks(struct reference_sequence *of, int count, unsigned char *memory, json_t *list)
+{
+    assert_int_equal(json_array_size(list), count);
+    for (int i = 0; i < count; i++) {
+        of[i].loss_mask = memory;
+        assert_int_equal(json_array_size(json_array_get(list, (size_t)i)), of[i].count);
+        for (int t = 0; t < of[i].count; t++)
+            *memory++ = json_integer_value(json_array_get(json_array_get(list, (size_t)i), (size_t)t)) != 0;
+    }
+}
 
 static int read_sequences(struct reference_sequence out[SEQUENCES_MAX], int32_t *memory, json_t *list)
 {
     int count = (int)json_array_size(list);
     assert_true(count <= SEQUENCES_MAX);
     for (int i = 0; i < count; i++) {
-        out[i] = (struct reference_sequence){memory, read_tokens(json_array_get(list, (size_t)i), memory)};
+        out[i] = (struct reference_sequence){memory, read_tokens(json_array_get(list, (size_t)i), memory), NULL};
         memory += out[i].count;
     }
     return count;
@@ -61,6 +74,7 @@ static void check_terms(const char *name, const char *part, const struct loss_te
 void check_autograd(const char *name, const char *part, json_t *golden, const struct reference_loss_options *options)
 {
     int32_t tokens[128];
+    unsigned char masks[128];
     struct reference_sequence list[SEQUENCES_MAX];
     struct reference_losses losses;
     struct reference_gradients g;
@@ -69,6 +83,8 @@ void check_autograd(const char *name, const char *part, json_t *golden, const st
     struct reference *r = open_tiny_reference(name);
     int count = read_sequences(list, tokens, json_object_get(golden, "sequences")), depths = (int)json_array_size(want_losses) - 1;
 
+    if (!strncmp(part, "masked", strlen("masked")))
+        read_masks(list, count, masks, json_object_get(golden, "loss_masks"));
     if (reference_gradients_open(&g, r, &err) || reference_backward(r, options, list, count, &losses, &g, &err))
         fail_msg("%s, %s: %s", name, part, err.message);
     double total = json_real_value(json_object_get(want, "total"));

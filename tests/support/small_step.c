@@ -10,7 +10,11 @@
 #include <string.h>
 
 const int32_t small_text[14] = {5, 3, 7, 1, 0, 9, 5, 11, 4, 4, 6, 8, 1, 2};
-const struct reference_sequence small_sequences[SMALL_SEQUENCES] = {{small_text, 8}, {small_text + 8, 3}, {small_text + 11, 2}, {small_text + 13, 1}};
+const struct reference_sequence small_sequences[SMALL_SEQUENCES] = {
+    {small_text, 8, NULL}, {small_text + 8, 3, NULL}, {small_text + 11, 2, NULL}, {small_text + 13, 1, NULL}};
+static const unsigned char small_mask[14] = {1, 0, 1, 1, 0, 0, 0, 0, 1, 0, 1, 0, 1, 1};
+const struct reference_sequence small_masked[SMALL_SEQUENCES] = {
+    {small_text, 8, small_mask}, {small_text + 8, 3, small_mask + 8}, {small_text + 11, 2, small_mask + 11}, {small_text + 13, 1, small_mask + 13}};
 
 void small_open(struct small *m, const struct small_checkpoint *c)
 {

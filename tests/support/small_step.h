@@ -10,6 +10,7 @@
 enum { SMALL_SEQUENCES = 4 };
 extern const int32_t small_text[14];
 extern const struct reference_sequence small_sequences[SMALL_SEQUENCES]; /* 8, 3, 2 and 1 tokens of small_text */
+extern const struct reference_sequence small_masked[SMALL_SEQUENCES];    /* the same; some tokens are no labels. Depth 1 has labels, depth 2 has none */
 
 struct small {
     char dir[64];

@@ -13,6 +13,16 @@ void training_step(struct training_step *s, const struct model *m, enum trained_
         s->list[q] = (struct training_sequence){.tokens = s->tokens + at, .count = lengths[q]};
 }
 
+void training_mask(struct training_step *s)
+{
+    for (size_t q = 0; q < TRAINING_SEQUENCES; q++) {
+        unsigned char *mask = s->mask + (s->list[q].tokens - s->tokens);
+        for (size_t i = 0; i < lengths[q]; i++)
+            mask[i] = q != 1 && i * i % 5 != 1;
+        s->list[q].loss_mask = mask;
+    }
+}
+
 vb_model *training_model(const char *dir, const char *conventions)
 {
     struct model *m;

@@ -10,11 +10,14 @@ enum { TRAINING_SEQUENCES = 5,
 /* Its sequences have 30, 9, 1, 3 and 37 random tokens. */
 struct training_step {
     int32_t tokens[TRAINING_TOKENS];
+    unsigned char mask[TRAINING_TOKENS];
     struct training_sequence list[TRAINING_SEQUENCES];
     struct trainer_options options; /* one thread, AdamW's usual numbers, factor 0.3 */
     const char *conventions;        /* of the model; NULL: the defaults */
 };
 void training_step(struct training_step *s, const struct model *m, enum trained_part part, int depths);
+/* Gives the sequences a loss mask with 0 and 1; that of the second has no 1. */
+void training_mask(struct training_step *s);
 
 /* An error fails the test. */
 vb_model *training_model(const char *dir, const char *conventions);

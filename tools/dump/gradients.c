@@ -82,7 +82,7 @@ static int is_vector(const char *name) { return strstr(name, "norm.weight") != N
 int gradients_of_reference(const struct cli *c, const int32_t *ids, size_t count, int depths, uint64_t perturb, struct gradients *g)
 {
     struct reference_loss_options o = {.depths = depths, .mtp_loss_scaling_factor = c->mtp_loss_scaling_factor, .perturb = perturb};
-    struct reference_sequence text = {ids, (int)count};
+    struct reference_sequence text = {ids, (int)count, NULL};
     struct reference_losses losses;
     struct owned_reference *x = cli_must(calloc(1, sizeof *x));
     vb_error err = {0};
