@@ -137,6 +137,20 @@ struct heads_config {
  * its kind. */
 int config_read_heads(struct config *out, struct heads_config *h, const char *dir, const vb_allocator *a, vb_error *err);
 
+/* EAGLE heads (engine/draft/eagle_net.h). */
+struct eagle_config {
+    int groups, dim; /* G and D: key/value heads, and the length of a head */
+    int vocab_size;  /* of the head's logits */
+};
+/* Reads the config.json of the EAGLE-1 or EAGLE-3 head in `dir` (`version` is 1 or 3), and checks it against the target's configuration;
+ * target_dir is for messages. Of *out, which the caller has cleared, only the sizes of a Llama layer are set, and RoPE, where
+ * qk_rope_head_dim is D. */
+int config_read_eagle(struct config *out, struct eagle_config *e, const char *dir, int version, const struct config *target, const char *target_dir,
+                      const vb_allocator *a, vb_error *err);
+/* Sets layer[0..2] to three layer numbers in ascending order, 2, L/2 and L-3: EAGLE-3 heads read the residual stream before these layers of a
+ * target with L layers. Returns 0 if these are not three different layers, else 1. */
+int config_three_layers(int L, int layer[3]);
+
 /* Returns key i of the configuration and its value as text, for `verbatim inspect`. If the file does not have the
  * key, the value is the default of the class, and *from_default becomes 1. The result is 1, or 0 if there is no key
  * i. */

@@ -128,12 +128,9 @@ enum target_rows { ROWS_FEATURES, ROWS_HIDDEN, ROWS_THREE, ROWS_TWO };
 /* Returns the rows of array `which` that the newest pass wrote, from row `first` on. Sets *width to the length of a
  * row. */
 float *workspace_rows(const struct workspace *w, enum target_rows which, size_t first, size_t *width);
-/* Makes later passes write the array `which`. Does nothing for ROWS_THREE if the target has too few layers. */
+/* Makes later passes write the array `which`. Does nothing for ROWS_THREE, the rows before the layers that
+ * config_three_layers names, if the target has too few layers. */
 int workspace_keep_rows(struct workspace *w, enum target_rows which, vb_error *err);
-/* Sets layer[0..2] to three layer numbers in ascending order. The rows of ROWS_THREE are copies of the residual stream
- * before these layers. L is the number of layers of the target. Returns 0 if L is too small for three different layers,
- * else 1. */
-int target_three_layers(int L, int layer[3]);
 /* Starts the group of threads (the crew) that computes the passes (ops/crew.h). If `exact` is nonzero, passes use all
  * threads, even if fewer threads would be faster. */
 int workspace_gather_crew(struct workspace *w, const struct placement *placement, int exact, vb_error *err);

@@ -120,22 +120,12 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
     return code;
 }
 
-int target_three_layers(int L, int layer[3])
-{
-    int low = 2, middle = L / 2, high = L - 3; /* layer[] is in ascending order, even if low > middle */
-    int found = 0;
-    for (int l = 0; l < L && found < 3; l++)
-        if (l == low || l == middle || l == high)
-            layer[found++] = l;
-    return found == 3;
-}
-
 int workspace_keep_rows(struct workspace *w, enum target_rows which, vb_error *err)
 {
     size_t width = (which == ROWS_TWO ? 2 : 3) * w->model->config.dims.d;
     float **rows = which == ROWS_TWO ? &w->two : &w->three;
     if ((which != ROWS_THREE && which != ROWS_TWO) || *rows ||
-        (which == ROWS_THREE && !target_three_layers(w->model->config.num_hidden_layers, w->three_before)))
+        (which == ROWS_THREE && !config_three_layers(w->model->config.num_hidden_layers, w->three_before)))
         return VB_OK;
     *rows = workspace_take(w, w->max_rows * width, sizeof(float));
     return *rows ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for features of %zu rows", w->max_rows);

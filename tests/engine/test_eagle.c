@@ -108,7 +108,7 @@ TEST(features_come_from_before_three_layers_in_the_targets_order)
     } cases[] = {{61, 1, {2, 30, 58}}, {47, 1, {2, 23, 44}}, {3, 1, {0, 1, 2}}, {7, 1, {2, 3, 4}}, {5, 0, {0}}, {6, 0, {0}}, {4, 0, {0}}, {1, 0, {0}}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         int layer[3];
-        assert_int_equal(target_three_layers(cases[i].L, layer), cases[i].known);
+        assert_int_equal(config_three_layers(cases[i].L, layer), cases[i].known);
         if (cases[i].known)
             assert_memory_equal(layer, cases[i].layer, sizeof layer);
     }
