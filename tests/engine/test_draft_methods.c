@@ -147,7 +147,7 @@ TEST(methods_are_listed)
         OK(vb_session_open(&s, m, &o, &err));
         vb_session_close(s);
     }
-    assert_int_equal(n, 9);
+    assert_int_equal(n, 10);
     vb_model_close(m);
 }
 
