@@ -41,40 +41,56 @@ static void back_frozen(struct trainer *t, float *dh, const float *dz, const str
     }
 }
 
-/* Some rows of the target, or of one depth, and where their losses go. */
-struct predicted {
-    const struct train_part *head;
-    const float *h;      /* [S, d] */
-    float *dh;           /* [S, d]; NULL: no gradients */
-    const int32_t *labels;
-    size_t S, target;    /* target: the row of the target that row 0 learns from, if rows do */
-    struct soft_sums *sums;
-    float weight;
-};
-
 /* t->shared.target_z = the logits of n rows of the target, from row `first` on */
 static void target_logits(struct trainer *t, size_t first, size_t n)
 {
     op_linear(&t->cx, t->shared.target_z, t->final + first * t->c->dims.d, &t->head.w, n);
 }
 
+/* The token with the largest logit, and of equal ones that with the lowest id. */
+static size_t best_of(const float *z, size_t V)
+{
+    size_t best = 0;
+    for (size_t v = 1; v < V; v++)
+        if (z[v] > z[best])
+            best = v;
+    return best;
+}
+
+/* From tokens to ids of a draft vocabulary. If rows learn from the target, the label is the target's best token instead of the text's, and the target's
+ * logits z [n, V] become those of the vocabulary alone; else z is NULL. A row whose label is outside of the vocabulary has no loss. */
+static void narrow(const struct trainer *t, const struct train_predicted *x, float *z, int32_t *labels, size_t n)
+{
+    size_t V = t->c->dims.V, count = x->head->w.rows;
+    for (size_t s = 0; s < n; s++) {
+        const float *row = z ? z + s * V : NULL;
+        if (labels[s] >= 0)
+            labels[s] = x->ids[row ? best_of(row, V) : (size_t)labels[s]];
+        for (size_t i = 0; row && i < count; i++) /* to places that were read before: tokens are ascending */
+            z[s * count + i] = row[x->tokens[i]];
+    }
+}
+
 /* The losses of n rows from row s on, whose logits are z; z becomes their gradient. soft: they learn from the target's logits */
-static void row_losses(struct trainer *t, const struct predicted *x, float *z, size_t s, size_t n, int soft)
+static void row_losses(struct trainer *t, const struct train_predicted *x, float *z, size_t s, size_t n, int soft)
 {
     const struct loss_terms *l = &t->loss.terms;
     struct soft_terms terms = {(float)l->data, (float)l->soft, (float)l->top, (size_t)l->top_tokens};
-    size_t V = t->c->dims.V;
-    if (soft) {
+    size_t V = x->head->w.rows;
+    if (soft)
         target_logits(t, x->target + s, n);
+    if (x->ids)
+        narrow(t, x, soft ? t->shared.target_z : NULL, x->labels + s, n);
+    if (soft) {
         op_soft_cross_entropy(&t->cx, x->sums, z, z, t->shared.target_z, x->labels + s, &terms, x->weight, n, V);
     } else {
         op_cross_entropy(&t->cx, &x->sums->data, z, z, x->labels + s, x->weight, n, V);
     }
 }
 
-static void predict(struct trainer *t, const struct predicted *x, int soft)
+void train_predict(struct trainer *t, const struct train_predicted *x, int soft)
 {
-    size_t d = t->c->dims.d, S = x->S;
+    size_t d = x->head->w.cols, S = x->S;
     float *z = t->shared.z;
     for (size_t s = 0, n; s < S; s += n) {
         n = min_size(S - s, t->shared.head_rows);
@@ -88,7 +104,7 @@ static void predict(struct trainer *t, const struct predicted *x, int soft)
         else
             op_back_linear_x(&t->cx, x->dh + s * d, z, &x->head->w, n);
         if (x->head->g)
-            op_back_linear_w(&t->cx, x->head->g, z, x->h + s * d, n, t->c->dims.V, d);
+            op_back_linear_w(&t->cx, x->head->g, z, x->h + s * d, n, x->head->w.rows, d);
     }
 }
 
@@ -100,10 +116,10 @@ static void predict_sequences(struct trainer *t, int k, size_t from, size_t to, 
     struct soft_sums main = {.data = sums->main};
     size_t first = rows->first[from], at = first * t->c->dims.d;
     float *dh = x ? x->dg : t->dhidden;
-    struct predicted p = {x ? &t->mtp[k % t->used].head : &t->head, (x ? x->g : t->hidden) + at, backward ? dh + at : NULL, rows->labels + first,
-                          rows->first[to] - first, t->rows.first[from] + (size_t)(k + 1), x ? &sums->depth[k] : &main,
-                          x ? sums->weight[k] : sums->main_weight};
-    predict(t, &p, x && train_is_soft(t));
+    struct train_predicted p = {.head = x ? &t->mtp[k % t->used].head : &t->head, .h = (x ? x->g : t->hidden) + at, .dh = backward ? dh + at : NULL,
+                                .labels = rows->labels + first, .S = rows->first[to] - first, .target = t->rows.first[from] + (size_t)(k + 1),
+                                .sums = x ? &sums->depth[k] : &main, .weight = x ? sums->weight[k] : sums->main_weight};
+    train_predict(t, &p, x && train_is_soft(t));
     sums->main = main.data;
 }
 

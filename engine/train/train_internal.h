@@ -116,6 +116,7 @@ struct trainer {
     struct train_part embed, norm, head;
     struct train_layer *layers; /* NULL with TRAIN_MODULES */
     struct train_module *mtp;   /* [used] */
+    struct train_eagle *eagle;  /* NULL unless an EAGLE head is trained (train_eagle.h) */
     float *tied;                /* [V, d]: with tied embeddings, the gradient as an embedding, until the end of the step; else NULL */
     struct trained_tensor *tensors; /* in the order of names */
     size_t count;
@@ -145,7 +146,27 @@ void train_threads(struct trainer *t);
 int train_make_tensors(struct trainer *t, vb_error *err);
 void train_free_tensors(struct trainer *t);
 
+/* What train_make_tensors fills in as it goes on. */
+struct maker {
+    struct trainer *t;
+    const struct model *m;
+    char prefix[64]; /* of the names of a layer */
+    int is_new;      /* nonzero: this layer is new */
+    size_t room;     /* tensors for which t->tensors has memory */
+    vb_error *err;
+};
+/* Adds a trained tensor outside of layers: a matrix, or a vector of `cols` numbers with `rows` 0. Its first values are `matrix` or `vector`, or new
+ * ones if both are NULL. */
+int train_add(struct maker *b, struct train_part *out, const char *name, size_t rows, size_t cols, const struct weight_view *matrix, const float *vector);
+
 /* ---- train_values.c ---- */
+
+/* A block of memory from which arrays are taken. base NULL: only counts. */
+struct carver {
+    char *base;
+    size_t used;
+};
+void *train_carve(struct carver *c, size_t count, size_t size);
 
 /* Makes room for micro-batches of up to so many tokens and sequences. */
 int train_reserve(struct trainer *t, size_t tokens, size_t longest, size_t sequences, vb_error *err);
@@ -171,6 +192,19 @@ struct train_sums {
     double features[VB_MAX_DRAFT];
     float main_weight, weight[VB_MAX_DRAFT], feature_weight[VB_MAX_DRAFT];
 };
+/* Some rows of the target, or of one depth, and where their losses go. */
+struct train_predicted {
+    const struct train_part *head;
+    const float *h;      /* [S, d], where d is the width of the head's rows */
+    float *dh;           /* [S, d], written; NULL: no gradients */
+    int32_t *labels;     /* [S]; changed if the head has a vocabulary of its own */
+    size_t S, target;    /* target: the row of the target that row 0 learns from, if rows do */
+    struct soft_sums *sums;
+    float weight;
+    const int32_t *tokens, *ids; /* a vocabulary of the head's own, as in struct train_eagle; NULL: that of the target */
+};
+/* Adds the losses of the rows to *sums, and to the gradient of the head. soft: they learn from the target's logits */
+void train_predict(struct trainer *t, const struct train_predicted *x, int soft);
 /* Adds the losses of a micro-batch to *sums. If `backward` is nonzero, also sets t->dhidden and depth[k].dg, and adds to the gradients of
  * the output heads. */
 void train_heads(struct trainer *t, struct train_sums *sums, int backward);

@@ -1,5 +1,5 @@
 /* engine/train/train_step.c -- a step: its sequences, cut into micro-batches, and its losses. */
-#include "engine/train/train_internal.h"
+#include "engine/train/train_eagle.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -50,8 +50,9 @@ static void count_rows(const struct trainer *t, struct training_losses *losses, 
 static size_t cut(const struct trainer *t, const struct training_sequence *sequences, size_t first, size_t count, size_t *tokens)
 {
     size_t n = first;
+    int networks = t->eagle ? 1 : t->used;
     *tokens = 0;
-    while (n < count && (n == first || (*tokens + sequences[n].count <= t->o.micro_tokens && t->o.depths <= t->used)))
+    while (n < count && (n == first || (*tokens + sequences[n].count <= t->o.micro_tokens && t->o.depths <= networks)))
         *tokens += sequences[n++].count;
     return n - first;
 }
@@ -97,7 +98,9 @@ static int bad_layer(const struct trainer *t)
 static int not_finite(const struct trainer *t, vb_error *err)
 {
     char where[96] = "no layer's output is infinite or NaN, but logits are";
-    int layer = bad_layer(t);
+    int layer = t->eagle ? -1 : bad_layer(t);
+    if (t->eagle)
+        train_eagle_where(t, where, sizeof where);
     if (layer >= 0)
         snprintf(where, sizeof where, "the first output that is not finite is that of %s %d", layer < t->c->num_hidden_layers ? "layer" : "MTP layer", layer);
     for (size_t i = 0; i < t->count; i++)
@@ -120,19 +123,19 @@ static int micro_batch(struct trainer *t, struct train_sums *sums, int backward,
 {
     int rc;
     train_set_rows(t, &t->rows, -1);
-    for (int k = 0; k < t->o.depths; k++)
+    for (int k = 0; k < t->o.depths && !t->eagle; k++)
         train_set_rows(t, &t->depth[k].rows, k);
     if (!t->layers && (rc = train_target(t, err)))
         return rc;
-    train_forward(t);
-    train_heads(t, sums, backward);
+    (t->eagle ? train_eagle_forward : train_forward)(t);
+    (t->eagle ? train_eagle_losses : train_heads)(t, sums, backward);
     double sum = sums->main;
     for (int k = 0; k < t->o.depths; k++)
         sum += depth_loss(t, &sums->depth[k], sums->features[k]);
     if (!isfinite(sum))
         return not_finite(t, err);
     if (backward)
-        train_backward(t, sums);
+        (t->eagle ? train_eagle_backward : train_backward)(t, sums);
     return VB_OK;
 }
 

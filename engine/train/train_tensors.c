@@ -1,5 +1,5 @@
 /* engine/train/train_tensors.c -- the trainer's weights: which tensors it trains, their names, and their first values. */
-#include "engine/train/train_internal.h"
+#include "engine/train/train_eagle.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -21,15 +21,6 @@ struct first_values {
     const struct weight_view *matrix;
     const float *vector;
     int is_new;
-};
-
-struct maker {
-    struct trainer *t;
-    const struct model *m;
-    char prefix[64]; /* of the names of a layer */
-    int is_new;      /* nonzero: this layer is new */
-    size_t room;     /* tensors for which t->tensors has memory */
-    vb_error *err;
 };
 
 static void *take(struct maker *b, size_t count, size_t size)
@@ -135,6 +126,11 @@ static int add_part(struct maker *b, struct train_part *out, const char *part, s
 static int matrix(struct maker *b, struct train_part *out, const char *part, size_t rows, size_t cols, const struct weight_view *w)
 {
     return add_part(b, out, part, rows, cols, 2, &(struct first_values){.matrix = b->is_new ? NULL : w, .is_new = b->is_new});
+}
+
+int train_add(struct maker *b, struct train_part *out, const char *name, size_t rows, size_t cols, const struct weight_view *matrix, const float *vector)
+{
+    return add_part(b, out, name, rows ? rows : 1, cols, rows ? 2 : 1, &(struct first_values){.matrix = matrix, .vector = vector, .is_new = b->is_new});
 }
 
 static int vector(struct maker *b, struct train_part *out, const char *part, size_t n, const float *v)
@@ -279,6 +275,8 @@ int train_make_tensors(struct trainer *t, vb_error *err)
     int rc = VB_OK, layers = t->c->num_hidden_layers;
     t->embed.w = t->model->embed_tokens;
     t->head.w = t->model->lm_head;
+    if (t->eagle)
+        rc = train_eagle_tensors(t, &b);
     if (t->o.part == TRAIN_MODEL && !(rc = outside(&b)) && !(t->layers = take(&b, (size_t)layers, sizeof *t->layers)))
         rc = VB_NO_MEMORY;
     for (int i = 0; !rc && t->layers && i < layers; i++) {

@@ -1,5 +1,5 @@
 /* engine/train/train_values.c -- the memory of a step: the values of a micro-batch, and the scratch of the operators. */
-#include "engine/train/train_internal.h"
+#include "engine/train/train_eagle.h"
 
 #include "engine/base/numbers.h"
 #include "ops/backward/adamw.h"
@@ -16,19 +16,14 @@
 
 #define LOGITS ((size_t)1 << 22) /* numbers of logits at once, but at least 16 rows */
 
-/* A block of memory from which arrays are taken. base NULL: only counts. */
-struct carver {
-    char *base;
-    size_t used;
-};
-
-static void *carve(struct carver *c, size_t count, size_t size)
+void *train_carve(struct carver *c, size_t count, size_t size)
 {
     char *p = c->base ? c->base + c->used : NULL;
     c->used += (count * size + 63) / 64 * 64;
     return p;
 }
 
+static void *carve(struct carver *c, size_t count, size_t size) { return train_carve(c, count, size); }
 static float *floats(struct carver *c, size_t count) { return carve(c, count, sizeof(float)); }
 
 /* The intermediate size of a layer's dense MLP or of its shared expert. */
@@ -87,10 +82,11 @@ static void carve_depth(struct carver *c, struct train_depth *x, const struct tr
 static void carve_shared(struct carver *c, struct train_shared *x, const struct trainer *t)
 {
     const struct dims *s = &t->c->dims;
-    size_t S = t->room, d = s->d, H = s->H, E = config_has_layers(t->c, 1) || t->used ? s->E : 0, chosen = E ? s->chosen : 0;
-    x->head_rows = min_size(S, max_size(16, LOGITS / s->V));
+    size_t room = t->room, S = t->eagle ? 0 : room; /* an EAGLE head has values of its own */
+    size_t d = s->d, H = s->H, E = config_has_layers(t->c, 1) || t->used ? s->E : 0, chosen = E ? s->chosen : 0;
+    x->head_rows = min_size(room, max_size(16, LOGITS / s->V));
     x->cache = carve(c, S, kv_row_bytes(&(struct kv_layout){.type = KV_F32, .latent = s->c, .rope = s->r}));
-    x->slots = carve(c, S, sizeof *x->slots);
+    x->slots = carve(c, room, sizeof *x->slots);
     x->normed = floats(c, S * d);
     x->delta = floats(c, S * d);
     x->q_n = floats(c, S * s->q);
@@ -144,7 +140,7 @@ static size_t layer_scratch(const struct trainer *t)
 static size_t scratch_bytes(const struct trainer *t)
 {
     const struct dims *s = &t->c->dims;
-    size_t rows = t->shared.head_rows, bytes = layer_scratch(t);
+    size_t rows = t->shared.head_rows, bytes = t->eagle ? train_eagle_scratch(t) : layer_scratch(t);
     bytes = max_size(bytes, op_linear_scratch(rows, s->d));
     for (size_t i = 0; i < t->count; i++)
         bytes = max_size(bytes, op_squares_scratch(t->tensors[i].rows * t->tensors[i].cols));
@@ -165,8 +161,10 @@ static void carve_all(struct carver *c, struct trainer *t)
     struct train_depth nowhere;
     for (size_t l = 0; l < layers; l++)
         carve_kept(c, c->base ? &t->kept[l] : &nothing, t, &t->layers[l]);
-    for (int k = 0; k < t->o.depths; k++)
+    for (int k = 0; k < t->o.depths && !t->eagle; k++)
         carve_depth(c, c->base ? &t->depth[k] : &nowhere, t, k);
+    if (t->eagle)
+        train_eagle_carve(c, t);
     t->last = floats(c, layers ? n : 0);
     t->hidden = floats(c, t->room * t->width);
     t->final = train_takes_final(t) ? t->hidden : train_is_soft(t) ? floats(c, n) : NULL;

@@ -1,5 +1,5 @@
 /* engine/train/trainer.c -- opens a trainer, after checking what it shall train. */
-#include "engine/train/train_internal.h"
+#include "engine/train/train_eagle.h"
 
 #include <math.h>
 #include <string.h>
@@ -39,6 +39,21 @@ static int check_model(const struct model *m, const struct trainer_options *o, v
 /* Returns how many modules are computed, if there are at least as many. */
 static int used_by(const struct trainer_options *o) { return o->loss && o->loss->chain == CHAIN_UNROLLED ? min_int(1, o->depths) : o->depths; }
 
+static int is_eagle(const struct trainer_options *o) { return o->part == TRAIN_EAGLE || o->part == TRAIN_EAGLE3; }
+
+static int check_eagle(const struct trainer_options *o, const struct loss *l, vb_error *err)
+{
+    if (!o->eagle)
+        return vb_fail(err, VB_BAD_ARGUMENT, "an EAGLE head is trained, and no head is given");
+    if (o->depths < 1 || o->depths > VB_MAX_DRAFT)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%d depths of an EAGLE head, wanted 1 to %d", o->depths, VB_MAX_DRAFT);
+    if (o->depths > 1 && l->chain != CHAIN_ALIGNED)
+        return vb_fail(err, VB_UNSUPPORTED, "%d depths of an EAGLE head that are not aligned, wanted one depth, or a loss with aligned depths", o->depths);
+    if (l->terms.features != 0 && o->part == TRAIN_EAGLE3)
+        return vb_fail(err, VB_BAD_ARGUMENT, "a loss of features, and the rows of an EAGLE-3 head are not hidden states of the model; wanted a loss of tokens");
+    return VB_OK;
+}
+
 static int check_depths(const struct model *m, const struct trainer_options *o, vb_error *err)
 {
     int modules = o->modules ? o->modules : m->num_mtp, news = o->new_modules ? modules : modules - m->num_mtp;
@@ -54,7 +69,7 @@ static int check_depths(const struct model *m, const struct trainer_options *o, 
     return VB_OK;
 }
 
-static int check_loss(const struct model *m, const struct loss *l, vb_error *err)
+static int check_loss(const struct model *m, const struct loss *l, int eagle, vb_error *err)
 {
     size_t V = m->config.dims.V;
     double sum = l->main + l->terms.data + l->terms.soft + l->terms.top + l->terms.features;
@@ -62,7 +77,7 @@ static int check_loss(const struct model *m, const struct loss *l, vb_error *err
         sum += l->depth[k];
     if (!isfinite(sum))
         return vb_fail(err, VB_BAD_ARGUMENT, "a loss has a weight that is not finite");
-    if (l->chain == CHAIN_ALIGNED)
+    if (l->chain == CHAIN_ALIGNED && !eagle)
         return vb_fail(err, VB_UNSUPPORTED, "a loss wants aligned depths, which are not trained; wanted module k or module 0 at depth k");
     if (l->terms.top != 0 && (l->terms.top_tokens < 1 || (size_t)l->terms.top_tokens > V))
         return vb_fail(err, VB_BAD_ARGUMENT, "a loss of the top %d tokens, wanted 1 to %zu", l->terms.top_tokens, V);
@@ -144,7 +159,8 @@ int trainer_open(struct trainer **out, const struct model *m, const struct train
     struct loss loss = loss_of(options);
     int rc;
     o.depths = loss.depths;
-    if ((rc = check_model(m, &o, err)) || (rc = check_depths(m, &o, err)) || (rc = check_numbers(&o, err)) || (rc = check_loss(m, &loss, err)) ||
+    if ((rc = check_model(m, &o, err)) || (rc = is_eagle(&o) ? check_eagle(&o, &loss, err) : check_depths(m, &o, err)) || (rc = check_numbers(&o, err)) ||
+        (rc = check_loss(m, &loss, is_eagle(&o), err)) ||
         (rc = find_kernels(&k, o.isa, err)))
         return rc;
     struct trainer *t = vb_alloc(m->allocator, 1, sizeof *t);
@@ -154,6 +170,7 @@ int trainer_open(struct trainer **out, const struct model *m, const struct train
     t->c = &m->config;
     t->o = o;
     t->o.loss = NULL; /* the caller's */
+    t->o.eagle = NULL;
     t->loss = loss;
     t->o.micro_tokens = o.micro_tokens ? o.micro_tokens : 2048;
     t->allocator = m->allocator_copy;
@@ -161,10 +178,10 @@ int trainer_open(struct trainer **out, const struct model *m, const struct train
     t->cx.threads = t->cx.most_threads = o.threads ? o.threads : vb_processors();
     t->takes = ROWS_FEATURES;
     t->width = t->c->dims.d;
-    t->modules = o.modules ? o.modules : m->num_mtp;
+    t->modules = is_eagle(&o) ? 0 : o.modules ? o.modules : m->num_mtp;
     t->used = min_int(t->modules, used_by(&o));
     open_rope(t);
-    if ((rc = open_threads(t, err)) || (rc = train_make_tensors(t, err))) {
+    if ((is_eagle(&o) && (rc = train_eagle_open(t, o.eagle, err))) || (rc = open_threads(t, err)) || (rc = train_make_tensors(t, err))) {
         trainer_close(t);
         return rc;
     }
@@ -178,6 +195,7 @@ void trainer_close(struct trainer *t)
         return;
     vb_allocator a = t->allocator;
     train_target_close(t);
+    train_eagle_close(t);
     crew_close(t->crew);
     vb_free(&a, t->crew_memory);
     vb_free(&a, t->cx.kernel_scratch);

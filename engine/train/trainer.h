@@ -16,9 +16,11 @@
 #include "engine/pass/forward.h"
 #include "ops/backward/adamw.h"
 
-/* What is trained: MTP modules of a model that stays as it is, or every tensor. */
+/* What is trained: every tensor, or for a model that stays as it is, its MTP modules or an EAGLE head (engine/draft/eagle_net.h). */
 enum trained_part { TRAIN_MODULES,
-                    TRAIN_MODEL };
+                    TRAIN_MODEL,
+                    TRAIN_EAGLE,
+                    TRAIN_EAGLE3 };
 
 /* The embedding and the output head that a module uses (in Megatron, a stage of its pipeline has either copies of them, or those
  * of the model). */
@@ -26,6 +28,14 @@ enum module_ends {
     ENDS_STORED, /* its own where the checkpoint stores them, else those of the model */
     ENDS_SHARED, /* those of the model, also where the checkpoint stores others */
     ENDS_OWN     /* its own: as stored, or initially copies of those of the model */
+};
+
+/* An EAGLE head to train. */
+struct trainer_eagle {
+    const char *dir; /* the folder of the head to begin with, whose version is that of the part. NULL: a new head, of these sizes: */
+    size_t heads, groups, dim, intermediate; /* H, G and D of its attention, the width of its MLP; its hidden size is that of the model */
+    const int32_t *tokens; /* EAGLE-3: [vocab_size], the tokens of its vocabulary, ascending; they are copied. NULL: all tokens */
+    size_t vocab_size;
 };
 
 struct trainer_options {
@@ -41,6 +51,7 @@ struct trainer_options {
     /* NULL: Megatron's loss, with the numbers above. Else this loss (docs/TRAINING.md): its number of depths is D, and mtp_loss_scaling_factor is
      * not read. Aligned depths are not possible */
     const struct loss *loss;
+    const struct trainer_eagle *eagle; /* TRAIN_EAGLE, TRAIN_EAGLE3: the head; `depths` counts its passes. Not read after trainer_open */
     struct adamw adamw;  /* lr is not used: each step has its own */
     double max_norm;     /* gradients are clipped to this norm; 0: they are not */
     double bias_update_speed; /* of e_score_correction_bias (op_balance_bias); 0: it does not change. That of the frozen model never does */

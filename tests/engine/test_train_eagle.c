@@ -1,0 +1,272 @@
+/* tests/engine/test_train_eagle.c -- training EAGLE heads: rows with the bits of the drafter, the same bits however a step is computed, and what is
+ * refused. Runs in the repository's root. */
+#include "engine/base/hash64.h"
+#include "engine/train/train_eagle.h"
+#include "tests/support/engine_support.h"
+#include "tests/support/training.h"
+
+#include <math.h>
+
+static const char *const heads[] = {"golden/eagle/eagle1-v3", "golden/eagle/eagle3-v3"};
+static const enum trained_part parts[] = {TRAIN_EAGLE, TRAIN_EAGLE3};
+
+/* A loss by name, with D depths. */
+static struct loss loss_of(const char *name, int depths)
+{
+    struct loss loss;
+    OK(loss_named(&loss, name, depths, -1, &err));
+    return loss;
+}
+
+/* A draft vocabulary. */
+static void some_tokens(int32_t tokens[40])
+{
+    for (int32_t i = 0; i < 40; i++)
+        tokens[i] = 4 * i + i % 3;
+}
+
+/* -- the drafter's bits -------------------------------------------------------------------------------------------- */
+
+enum { T = 13, D = 3, WIDTH = 64 };
+
+struct drafting {
+    struct eagle e;
+    struct kvcache cache;
+    struct workspace w;
+};
+
+static void drafting_open(struct drafting *x, int version, const struct model *m)
+{
+    struct eagle_head *head;
+    int known;
+    struct drafter_options o = {.kernels = kernels_select("best", &known), .threads = 1, .most_observed = T};
+    *x = (struct drafting){.w = {.model = m}};
+    OK(eagle_head_open(&head, heads[version == 3], version, m, &err));
+    OK(eagle_open(&x->e, head, &o, &err));
+    OK(kvcache_open(&x->cache, 1, T + D, x->e.net.cache, NULL, &err));
+}
+
+static void drafting_close(struct drafting *x)
+{
+    kvcache_close(&x->cache, NULL);
+    eagle_close(&x->e);
+}
+
+static void run_row(struct drafting *x, size_t i, int32_t token, const float *h, float *g, float *y)
+{
+    struct row row = {.cache = &x->cache, .token = token, .index = (int32_t)i, .position = (int32_t)i, .slot = kvcache_append(&x->cache)};
+    eagle_pass(&x->e, &x->w, &row, h, g, y, 1);
+}
+
+static void check_row(int version, int k, size_t i, const struct eagle_depth *have, const float *g, const float *y)
+{
+    if (memcmp(have->y + i * WIDTH, y, WIDTH * sizeof *y) || memcmp(have->g + i * WIDTH, g, WIDTH * sizeof *g))
+        fail_msg("EAGLE-%d: row %zu of depth %d has other bits than the drafter's", version, i, k);
+}
+
+/* The rows of a text, and for each of them the drafts after it, as if the text went on as they say. */
+static void check_drafter(int version)
+{
+    static float h[T * WIDTH], g[T * WIDTH], y[T * WIDTH];
+    float next[WIDTH], of_next[WIDTH];
+    struct loss loss = loss_of(version == 3 ? "eagle3" : "hass", D);
+    struct training_step s;
+    struct training_losses losses;
+    struct drafting x;
+    vb_model *m = open_tiny("v3");
+    training_step(&s, m, parts[version == 3], D);
+    s.options.loss = &loss;
+    s.options.eagle = &(struct trainer_eagle){.dir = heads[version == 3]};
+    struct trainer *t = training_open(m, &s);
+    OK(trainer_losses(t, &(struct training_sequence){.tokens = s.tokens, .count = T}, 1, &losses, &err));
+    drafting_open(&x, version, m);
+    if (version == 3)
+        eagle_features(&x.e, &x.w, h, t->hidden, T - 2);
+    else
+        memcpy(h, t->hidden, (T - 2) * WIDTH * sizeof *h);
+    for (size_t i = 0; i < T - 2; i++)
+        run_row(&x, i, s.tokens[i + 1], h + i * WIDTH, g + i * WIDTH, y + i * WIDTH);
+    for (size_t i = T - 2; i-- > 0;) {
+        check_row(version, 0, i, &t->eagle->depth[0], g + i * WIDTH, y + i * WIDTH);
+        kvcache_truncate(&x.cache, i + 1);
+        memcpy(next, y + i * WIDTH, sizeof next);
+        for (int k = 1; k < D && i + (size_t)k + 2 < T; k++) {
+            run_row(&x, i + (size_t)k, s.tokens[i + (size_t)k + 1], next, of_next, next);
+            check_row(version, k, i, &t->eagle->depth[k], of_next, next);
+        }
+    }
+    drafting_close(&x);
+    trainer_close(t);
+    vb_model_close(m);
+}
+
+TEST(rows_have_the_bits_of_the_drafter)
+{
+    check_drafter(1);
+    check_drafter(3);
+}
+
+/* -- gradients ----------------------------------------------------------------------------------------------------- */
+
+/* The total loss after a step of length a along the gradient, from where the weights are. */
+static double total_after(struct trainer *t, const struct training_step *s, double a)
+{
+    struct training_losses losses;
+    for (size_t i = 0; i < trainer_count(t); i++) {
+        struct trained_tensor *x = trainer_tensor(t, i);
+        for (size_t j = 0; j < training_numbers(x); j++)
+            x->w[j] += (float)a * x->g[j];
+    }
+    OK(trainer_losses(t, s->list, TRAINING_SEQUENCES, &losses, &err));
+    return losses.total;
+}
+
+/* Not detached: else the gradient is not that of the loss. */
+static void check_slope(int version, const char *name, int depths, const struct trainer_eagle *head)
+{
+    struct loss loss = loss_of(name, depths);
+    struct training_step s;
+    vb_model *m = open_tiny("v3");
+    training_step(&s, m, parts[version == 3], depths);
+    training_mask(&s);
+    loss.detached = 0;
+    s.options.loss = &loss;
+    s.options.eagle = head;
+    struct trainer *t = training_open(m, &s);
+    double squares = 0;
+    training_gradients(t, &s);
+    for (size_t i = 0; i < trainer_count(t); i++)
+        for (size_t j = 0; j < training_numbers(trainer_tensor(t, i)); j++)
+            squares += (double)trainer_tensor(t, i)->g[j] * trainer_tensor(t, i)->g[j];
+    /* Losses of about 5 in f32 differ by a hundredth of the norm, so the slope is known to some 10^-4; the curvature adds the square of the step. */
+    double step = 5e-3 / sqrt(squares), low = total_after(t, &s, -step), high = total_after(t, &s, 2 * step), slope = (high - low) / (2 * step);
+    if (!(fabs(slope - squares) < 1e-3 * squares))
+        fail_msg("EAGLE-%d, %s: the slope along the gradient is %g, its square is %g", version, name, slope, squares);
+    trainer_close(t);
+    vb_model_close(m);
+}
+
+TEST(losses_fall_along_the_gradient_as_it_says)
+{
+    int32_t tokens[40];
+    some_tokens(tokens);
+    check_slope(1, "eagle", 1, &(struct trainer_eagle){.dir = heads[0]});
+    check_slope(1, "hass", 3, &(struct trainer_eagle){.dir = heads[0]});
+    check_slope(3, "eagle3", 3, &(struct trainer_eagle){.dir = heads[1]});
+    check_slope(3, "sum", 1, &(struct trainer_eagle){.heads = 4, .groups = 2, .dim = 16, .intermediate = 40, .tokens = tokens, .vocab_size = 40});
+}
+
+/* -- the same bits ------------------------------------------------------------------------------------------------- */
+
+static uint64_t bits_of_steps(const struct model *m, const struct training_step *s)
+{
+    uint64_t hash = 0;
+    struct trainer *t = training_open(m, s);
+    for (int64_t step = 1; step <= 2; step++) {
+        struct training_losses losses = training_gradients(t, s);
+        hash = hash64(hash, &losses, sizeof losses);
+        for (size_t i = 0; i < trainer_count(t); i++)
+            hash = hash64(hash, trainer_tensor(t, i)->g, training_numbers(trainer_tensor(t, i)) * sizeof(float));
+        OK(trainer_update(t, step, 1e-3, NULL, &err));
+    }
+    for (size_t i = 0; i < trainer_count(t); i++)
+        hash = hash64(hash, trainer_tensor(t, i)->w, training_numbers(trainer_tensor(t, i)) * sizeof(float));
+    trainer_close(t);
+    return hash;
+}
+
+static void check_bits(const char *name, enum trained_part part, int depths, const struct trainer_eagle *head)
+{
+    static const size_t cuts[] = {0, 1, 40, 4096};
+    struct loss loss = loss_of(name, depths);
+    struct training_step s;
+    vb_model *m = open_tiny("v3");
+    training_step(&s, m, part, depths);
+    training_mask(&s);
+    s.options.loss = &loss;
+    s.options.eagle = head;
+    s.options.max_norm = 0.5;
+    uint64_t want = bits_of_steps(m, &s);
+    for (size_t isa = 0; vb_isa(isa); isa++)
+        for (int threads = 1; threads <= 3; threads++) {
+            s.options.isa = vb_isa(isa);
+            s.options.threads = threads;
+            s.options.micro_tokens = cuts[threads];
+            if (bits_of_steps(m, &s) != want)
+                fail_msg("%s: two steps have other bits with %s, %d threads and micro-batches of %zu tokens", name, vb_isa(isa), threads, cuts[threads]);
+        }
+    vb_model_close(m);
+}
+
+TEST(steps_have_the_same_bits_however_they_are_computed)
+{
+    int32_t tokens[40];
+    some_tokens(tokens);
+    check_bits("eagle", TRAIN_EAGLE, 1, &(struct trainer_eagle){.dir = heads[0]});
+    check_bits("hass", TRAIN_EAGLE, 2, &(struct trainer_eagle){.heads = 4, .groups = 2, .dim = 16, .intermediate = 40});
+    check_bits("eagle3", TRAIN_EAGLE3, 3, &(struct trainer_eagle){.heads = 2, .groups = 1, .dim = 32, .intermediate = 40, .tokens = tokens, .vocab_size = 40});
+}
+
+/* -- what is refused ----------------------------------------------------------------------------------------------- */
+
+static void refused(const struct model *m, enum trained_part part, const char *name, int depths, const struct trainer_eagle *head, const char *message)
+{
+    struct loss loss = loss_of(name, depths);
+    struct training_step s;
+    struct trainer *t;
+    vb_error err;
+    training_step(&s, m, part, depths);
+    s.options.loss = &loss;
+    s.options.eagle = head;
+    assert_int_not_equal(trainer_open(&t, m, &s.options, &err), VB_OK);
+    if (!strstr(err.message, message))
+        fail_msg("\"%s\" does not say \"%s\"", err.message, message);
+}
+
+TEST(heads_that_cannot_be_trained_are_refused_in_one_sentence)
+{
+    struct trainer_eagle good = {.heads = 4, .groups = 2, .dim = 16, .intermediate = 40}, bad = good, few = good;
+    vb_model *m = open_tiny("v3");
+    refused(m, TRAIN_EAGLE, "eagle", 1, NULL, "no head is given");
+    refused(m, TRAIN_EAGLE, "eagle", 2, &good, "not aligned");
+    refused(m, TRAIN_EAGLE, "eagle", 0, &good, "0 depths");
+    refused(m, TRAIN_EAGLE3, "hass", 2, &good, "wanted a loss of tokens");
+    refused(m, TRAIN_EAGLE, "eagle", 1, &(struct trainer_eagle){.dir = heads[1]}, "is an EAGLE-3 head");
+    refused(m, TRAIN_EAGLE, "eagle", 1, &(struct trainer_eagle){.dir = "golden/eagle/none"}, "golden/eagle/none");
+    bad.groups = 3;
+    refused(m, TRAIN_EAGLE, "eagle", 1, &bad, "wanted heads that the groups divide");
+    few.tokens = (int32_t[]){5, 9, 7};
+    few.vocab_size = 3;
+    refused(m, TRAIN_EAGLE3, "eagle3", 2, &few, "token 2 of the draft vocabulary is 7");
+    vb_model_close(m);
+}
+
+TEST(numbers_that_are_not_finite_are_named)
+{
+    struct loss loss = loss_of("eagle3", 2);
+    struct training_step s;
+    struct training_losses losses;
+    vb_error err;
+    vb_model *m = open_tiny("v3");
+    training_step(&s, m, TRAIN_EAGLE3, 2);
+    s.options.loss = &loss;
+    s.options.eagle = &(struct trainer_eagle){.dir = heads[1]};
+    struct trainer *t = training_open(m, &s);
+    training_tensor(t, "midlayer.mlp.up_proj.weight")->w[3] = NAN;
+    assert_int_equal(trainer_gradients(t, s.list, TRAINING_SEQUENCES, &losses, &err), VB_NOT_FINITE);
+    assert_non_null(strstr(err.message, "depth 0 of the EAGLE head, and midlayer.mlp.up_proj.weight has a weight that is not"));
+    trainer_close(t);
+    vb_model_close(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_have_the_bits_of_the_drafter),
+        cmocka_unit_test(losses_fall_along_the_gradient_as_it_says),
+        cmocka_unit_test(steps_have_the_same_bits_however_they_are_computed),
+        cmocka_unit_test(heads_that_cannot_be_trained_are_refused_in_one_sentence),
+        cmocka_unit_test(numbers_that_are_not_finite_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
