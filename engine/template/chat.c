@@ -92,6 +92,12 @@ static int set_token(json_t *variables, const char *name, const struct tokenizer
 int chat_template_render(const struct chat_template *t, const struct tokenizer *tokenizer, const json_t *messages,
                          int add_generation_prompt, const json_t *more, char **text, size_t *size, vb_error *err)
 {
+    return chat_template_render_marked(t, tokenizer, messages, add_generation_prompt, more, NULL, text, size, err);
+}
+
+int chat_template_render_marked(const struct chat_template *t, const struct tokenizer *tokenizer, const json_t *messages, int add_generation_prompt,
+                                const json_t *more, struct template_marks *marks, char **text, size_t *size, vb_error *err)
+{
     json_t *variables = json_pack("{s:n,s:n,s:b}", "tools", "documents", "add_generation_prompt", add_generation_prompt);
     int failed = !variables || (tokenizer && (set_token(variables, "bos_token", tokenizer, tokenizer_bos(tokenizer)) ||
                                               set_token(variables, "eos_token", tokenizer, tokenizer_eos(tokenizer))));
@@ -99,7 +105,9 @@ int chat_template_render(const struct chat_template *t, const struct tokenizer *
     failed = failed || json_object_set(variables, "messages", (json_t *)(uintptr_t)messages); /* const is cast away to count
                                                                                                  references */
     *text = NULL;
-    int rc = failed ? vb_fail(err, VB_NO_MEMORY, "no memory for a template's variables") : template_render(t, variables, text, size, err);
+    if (marks)
+        *marks = (struct template_marks){0};
+    int rc = failed ? vb_fail(err, VB_NO_MEMORY, "no memory for a template's variables") : template_render_marked(t, variables, marks, text, size, err);
     json_decref(variables);
     return rc;
 }

@@ -218,7 +218,7 @@ static int parse_tag(struct parser *p, struct node **out)
         enum node_kind kind;
         int (*parse)(struct parser *p, struct node *n);
     } tags[] = {{"if", N_IF, parse_if}, {"for", N_FOR, parse_for}, {"set", N_SET, parse_set}, {"macro", N_MACRO, parse_macro},
-                {"generation", N_GROUP, parse_generation}, {"break", N_BREAK, parse_jump}, {"continue", N_CONTINUE, parse_jump}};
+                {"generation", N_GENERATION, parse_generation}, {"break", N_BREAK, parse_jump}, {"continue", N_CONTINUE, parse_jump}};
     int rc;
     if (p->token.kind != T_NAME)
         return parse_wanted(p, "a tag's name");

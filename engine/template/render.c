@@ -76,6 +76,8 @@ int run_take(struct rendering *r, size_t from, struct value *out)
     if (n)
         memcpy(s, r->out.s + from, n);
     r->out.n = from;
+    for (struct template_marks *m = r->marks; m && m->count && m->at[m->count - 1].end > from; m->count--)
+        m->moved = 1;
     *out = value_string((struct template_text){s, n});
     return VB_OK;
 }
@@ -501,6 +503,31 @@ static int run_macro(struct rendering *r, const struct node *n)
     return set_name(r, n->name, (struct value){V_MACRO, {.macro = m}});
 }
 
+static int run_mark(struct rendering *r, size_t first)
+{
+    struct template_marks *m = r->marks;
+    if (m->count == m->room) {
+        size_t room = 2 * m->room + 16;
+        struct template_mark *now = vb_alloc(&r->t->allocator, room, sizeof *now);
+        if (!now)
+            return run_no_memory(r);
+        if (m->count)
+            memcpy(now, m->at, m->count * sizeof *now);
+        vb_free(&r->t->allocator, m->at);
+        m->at = now;
+        m->room = room;
+    }
+    m->at[m->count++] = (struct template_mark){first, r->out.n};
+    return VB_OK;
+}
+
+static int run_generation(struct rendering *r, const struct node *n)
+{
+    size_t first = r->out.n;
+    int rc = run_body(r, n->c);
+    return rc || !r->marks ? rc : run_mark(r, first);
+}
+
 static int run_statement(struct rendering *r, const struct node *n)
 {
     r->line = n->line;
@@ -511,7 +538,7 @@ static int run_statement(struct rendering *r, const struct node *n)
     case N_FOR: return run_for(r, n);
     case N_SET: return run_set(r, n);
     case N_MACRO: return run_macro(r, n);
-    case N_GROUP: return run_body(r, n->c);
+    case N_GENERATION: return run_generation(r, n);
     default: return r->jump = (int)n->kind, VB_OK;
     }
 }
@@ -538,8 +565,15 @@ static int set_variables(struct rendering *r, const json_t *variables)
 
 int template_render(const struct chat_template *t, const json_t *variables, char **text, size_t *size, vb_error *err)
 {
-    struct rendering r = {.t = t, .arena = {.allocator = &t->allocator, .limit = MAX_MEMORY}, .err = err, .line = 1};
+    return template_render_marked(t, variables, NULL, text, size, err);
+}
+
+int template_render_marked(const struct chat_template *t, const json_t *variables, struct template_marks *marks, char **text, size_t *size, vb_error *err)
+{
+    struct rendering r = {.t = t, .arena = {.allocator = &t->allocator, .limit = MAX_MEMORY}, .err = err, .line = 1, .marks = marks};
     int rc = enter_scope(&r, NULL);
+    if (marks)
+        *marks = (struct template_marks){0};
     *text = NULL;
     *size = 0;
     if (!rc && !(rc = set_variables(&r, variables)) && !(rc = run_body(&r, t->body)))

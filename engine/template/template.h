@@ -39,6 +39,17 @@ const vb_allocator *template_allocator(const struct chat_template *t);
  * VB_BAD_CHECKPOINT, because the same template might work with other variables. */
 int template_render(const struct chat_template *t, const json_t *variables, char **text, size_t *size, vb_error *err);
 
+/* Parts of a rendered text: the bytes that blocks {% generation %} wrote, with which transformers finds what the assistant said. */
+struct template_marks {
+    struct template_mark {
+        size_t first, end; /* bytes [first, end) of the text */
+    } *at;                 /* [count]: in the order in which the blocks ended; vb_free with the template's allocator */
+    size_t count, room;
+    int moved; /* nonzero: a block wrote into a variable or a macro's value, so that its place in the text is not known */
+};
+/* As template_render, and sets *marks (NULL: not wanted); the caller frees marks->at, also after an error. */
+int template_render_marked(const struct chat_template *t, const json_t *variables, struct template_marks *marks, char **text, size_t *size, vb_error *err);
+
 /* Opens the chat template of a checkpoint. In a GGUF file the template is the value of the key
  * tokenizer.chat_template. In a directory it is the file chat_template.jinja, or else the member chat_template of
  * tokenizer_config.json. This member is a string, or a list in which the entry named "default" is used. Returns
@@ -51,5 +62,8 @@ int chat_template_open(struct chat_template **out, const char *dir, const vb_all
  * and *size are set as by template_render. */
 int chat_template_render(const struct chat_template *t, const struct tokenizer *tokenizer, const json_t *messages,
                          int add_generation_prompt, const json_t *more, char **text, size_t *size, vb_error *err);
+/* As chat_template_render, with the marks of template_render_marked. */
+int chat_template_render_marked(const struct chat_template *t, const struct tokenizer *tokenizer, const json_t *messages, int add_generation_prompt,
+                                const json_t *more, struct template_marks *marks, char **text, size_t *size, vb_error *err);
 
 #endif

@@ -74,7 +74,7 @@ struct loop {
 /* ---- nodes --------------------------------------------------------------------------------------------------------- */
 
 enum node_kind {
-    N_TEXT, N_PRINT, N_IF, N_FOR, N_SET, N_MACRO, N_BREAK, N_CONTINUE, N_GROUP,                    /* statements */
+    N_TEXT, N_PRINT, N_IF, N_FOR, N_SET, N_MACRO, N_BREAK, N_CONTINUE, N_GENERATION,                  /* statements */
     E_CONST, E_NAME, E_LIST, E_DICT, E_ATTRIBUTE, E_ITEM, E_SLICE, E_CALL, E_FILTER, E_TEST,      /* expressions */
     E_NOT, E_NEGATE, E_PLUS, E_AND, E_OR, E_BINARY, E_CONDITIONAL
 };
@@ -196,6 +196,7 @@ struct rendering {
     int line, depth;
     size_t steps;
     int jump; /* N_BREAK or N_CONTINUE while such a statement is carried out, else 0 */
+    struct template_marks *marks; /* NULL: not wanted */
 };
 struct argument {
     struct template_text keyword; /* empty (n is 0) for a positional argument */

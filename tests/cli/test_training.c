@@ -73,7 +73,7 @@ TEST(a_run_that_is_killed_ends_with_the_bits_of_one_that_is_not)
     snprintf(b, sizeof b, "%s/run", runs_dir);
     const char *whole[] = {RUN_OF(data, a)}, *run[] = {RUN_OF(data, b)}, *resume[] = {verbatim, "train", "--resume", b, NULL};
     int kills = 0, nothing = 0, in_the_middle = 0;
-    write_data("data.jsonl", 12, 7);
+    write_masked_data("data.jsonl", 12, 7);
     struct said s = run_to(PIPE, whole);
     expect_code(&s, 0);
     forget(&s);

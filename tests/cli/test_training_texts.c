@@ -105,6 +105,112 @@ TEST(wrong_texts_are_refused_with_their_place)
     expect_failure(RUN("train", MTP3, "--data", "x", "--train-iters", "1", "-o", run_file("run"), "--seq-length", "3"), 2, "--seq-length is 3; 3 depths want sequences of 5");
 }
 
+/* ---- loss masks --------------------------------------------------------------------------------------------------------------- */
+
+/* golden/tale with another chat template */
+static void write_model(const char *name, const char *chat_template)
+{
+    static const char *const files[] = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"};
+    char here[300], from[400], to[400], root[200];
+    assert_non_null(getcwd(root, sizeof root));
+    snprintf(here, sizeof here, "%s/%s", runs_dir, name);
+    assert_int_equal(mkdir(here, 0777), 0);
+    for (size_t i = 0; i < COUNT(files); i++) {
+        snprintf(from, sizeof from, "%s/%s/%s", root, TALE, files[i]);
+        snprintf(to, sizeof to, "%s/%s", here, files[i]);
+        assert_int_equal(symlink(from, to), 0);
+    }
+    write_text(here, "chat_template.jinja", chat_template);
+}
+
+/* Compares a tensor of numbers of `size` bytes with a JSON array. */
+static void expect_numbers(vb_tensors *file, const char *name, size_t size, const json_t *wanted)
+{
+    vb_tensor t;
+    assert_true(vb_tensors_find(file, name, &t));
+    assert_int_equal(t.bytes, size * json_array_size(wanted));
+    for (size_t i = 0; i < json_array_size(wanted); i++) {
+        int32_t number = 0;
+        memcpy(&number, (const char *)t.data + i * size, size);
+        if (number != json_integer_value(json_array_get(wanted, i)))
+            fail_msg("%s: number %zu is %d, wanted %d", name, i, number, (int)json_integer_value(json_array_get(wanted, i)));
+    }
+}
+
+static void expect_masks(const char *template, const json_t *line)
+{
+    vb_tensors *file;
+    vb_error err;
+    write_model("model", template);
+    json_t *document = json_pack("{s:O}", "messages", json_object_get(line, "messages"));
+    char *text = json_dumps(document, JSON_COMPACT);
+    write_text(runs_dir, "a.jsonl", text);
+    struct said s = RUN("train", run_file("model"), "--data", run_file("a.jsonl"), "--eval-share", "0", "--train-iters", "0", "--assistant-only-loss", "--type", "f32",
+                        "--mtp-num-layers", "1", "-o", run_file("run"));
+    expect_code(&s, 0);
+    forget(&s);
+    assert_int_equal(vb_tensors_open(&file, run_file("run/data.safetensors"), NULL, &err), 0);
+    expect_numbers(file, "tokens", 4, json_object_get(line, "tokens"));
+    expect_numbers(file, "loss_mask", 1, json_object_get(line, "loss_mask"));
+    vb_tensors_close(file);
+    remove_tree(run_file("model"));
+    remove_tree(run_file("run"));
+    json_decref(document);
+    free(text);
+}
+
+/* Leaves all {% TAG %} out. */
+static void leave_out(char *text, const char *tag)
+{
+    for (char *at; (at = strstr(text, tag));)
+        memmove(at, at + strlen(tag), strlen(at + strlen(tag)) + 1);
+}
+
+/* The assistant's tokens are those of transformers, whether the template marks them or prefixes of the conversation show them. */
+TEST(labels_are_the_tokens_of_the_assistant)
+{
+    char line[8192];
+    FILE *f = fopen("golden/chat/loss_masks.jsonl", "r");
+    assert_non_null(f);
+    for (int i = 0; fgets(line, sizeof line, f); i++) {
+        json_t *one = json_loads(line, 0, NULL);
+        char template[2048];
+        assert_non_null(one);
+        snprintf(template, sizeof template, "%s", json_string_value(json_object_get(one, "template")));
+        if (i % 2 == 1) /* the longer conversations */
+            expect_masks(template, one);
+        leave_out(template, "{% generation %}");
+        leave_out(template, "{% endgeneration %}");
+        if (i != 1)
+            expect_masks(template, one);
+        json_decref(one);
+    }
+    fclose(f);
+}
+
+#define CHAT "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi.\"}, {\"role\": \"assistant\", \"content\": \"Yes.\"}, {\"role\": \"user\", \"content\": \"Ah.\"}]}\n"
+
+TEST(wrong_masks_are_refused_with_their_place)
+{
+    static const struct {
+        const char *text, *said;
+    } cases[] = {{"{\"tokens\": [5, 6, 7], \"loss_mask\": [1, 0]}\n", "line 1: loss_mask is [1,0], wanted an array of 3 numbers"},
+                 {"{\"tokens\": [5, 6, 7], \"loss_mask\": [1, 0, 2]}\n", "line 1: loss_mask of token 2 is 2, wanted 0 or 1"},
+                 {"{\"text\": \"a\", \"loss_mask\": [1]}\n", "line 1: loss_mask is given without tokens"},
+                 {"{\"tokens\": [5, 6, 7]}\n", "line 1: tokens have no loss_mask, and --assistant-only-loss wants messages"},
+                 {"{\"text\": \"a\"}\n", "line 1: the document is a text, and --assistant-only-loss wants messages"},
+                 {"{\"tokens\": [5, 6, 7, 8, 9], \"loss_mask\": [1, 1, 1, 1, 0]}\n", "--data has no sequence of 5 tokens or more to train on whose loss mask has labels"},
+                 {CHAT, "line 1: the chat template writes message 1 differently when others follow"},
+                 {"{\"messages\": [5]}\n", "line 1: message 0 is not an object with a role"}};
+    write_model("model", "{% for m in messages %}{{ m.content }}{% if loop.last %}!{% endif %}{% endfor %}");
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        write_text(runs_dir, "a.jsonl", cases[i].text);
+        expect_failure(RUN("train", run_file("model"), "--data", run_file("a.jsonl"), "--train-iters", "1", "--eval-share", "0", "--assistant-only-loss", "-o", run_file("run")),
+                       1, cases[i].said);
+        remove_tree(run_file("run"));
+    }
+}
+
 /* ---- the order of sequences --------------------------------------------------------------------------------------------------- */
 
 TEST(an_epoch_reads_each_piece_once_and_no_two_epochs_are_alike)
@@ -114,7 +220,7 @@ TEST(an_epoch_reads_each_piece_once_and_no_two_epochs_are_alike)
     struct order o, other;
     struct order_place place = {0};
     size_t numbers[9], before[9] = {0}, same = 0;
-    assert_true(order_open(&o, end, COUNT(end), 7, 3, 42));
+    assert_true(order_open(&o, end, COUNT(end), NULL, 7, 3, 42));
     assert_int_equal(o.pieces, COUNT(pieces));
     assert_int_equal(o.left_out, 1);
     assert_memory_equal(o.piece, pieces, sizeof pieces);
@@ -138,12 +244,12 @@ TEST(an_epoch_reads_each_piece_once_and_no_two_epochs_are_alike)
     }
     assert_true(same == 0);
     /* where a run was is enough to go on; another seed gives another order */
-    assert_true(order_open(&other, end, COUNT(end), 7, 3, 42));
+    assert_true(order_open(&other, end, COUNT(end), NULL, 7, 3, 42));
     struct order_place again = {19, 0};
     assert_int_equal(order_next(&other, &again, SIZE_MAX, numbers), 9);
     assert_memory_equal(numbers, before, sizeof before);
     order_close(&other);
-    assert_true(order_open(&other, end, COUNT(end), 7, 3, 43));
+    assert_true(order_open(&other, end, COUNT(end), NULL, 7, 3, 43));
     again = (struct order_place){19, 0};
     order_next(&other, &again, SIZE_MAX, numbers);
     assert_memory_not_equal(numbers, before, sizeof before);
@@ -152,13 +258,26 @@ TEST(an_epoch_reads_each_piece_once_and_no_two_epochs_are_alike)
 }
 
 /* All 24 orders of four pieces occur, and about equally often: of 2400 epochs 100 each. With p < 1e-9 one of them is outside of 45..165. */
+TEST(pieces_without_labels_are_left_out)
+{
+    static const size_t end[] = {8, 12, 20};
+    static const unsigned char mask[20] = {1, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 1, 0};
+    struct order o;
+    assert_true(order_open(&o, end, COUNT(end), mask, 4, 3, 1));
+    assert_int_equal(o.pieces, 2); /* [0, 4) has labels where no depth predicts */
+    assert_int_equal(o.piece[0].first, 4);
+    assert_int_equal(o.piece[1].first, 12);
+    assert_int_equal(o.left_out, 12);
+    order_close(&o);
+}
+
 TEST(all_orders_are_equally_likely)
 {
     static const size_t end[] = {2, 4, 6, 8};
     int count[256] = {0}, orders = 0;
     struct order o;
     size_t numbers[4];
-    assert_true(order_open(&o, end, 4, 2, 2, 1));
+    assert_true(order_open(&o, end, 4, NULL, 2, 2, 1));
     for (uint64_t epoch = 0; epoch < 2400; epoch++) {
         struct order_place place = {epoch, 0};
         assert_int_equal(order_next(&o, &place, SIZE_MAX, numbers), 4);
@@ -197,6 +316,9 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         IN_DIR(texts_become_documents),
         IN_DIR(wrong_texts_are_refused_with_their_place),
+        IN_DIR(labels_are_the_tokens_of_the_assistant),
+        IN_DIR(wrong_masks_are_refused_with_their_place),
+        cmocka_unit_test(pieces_without_labels_are_left_out),
         cmocka_unit_test(an_epoch_reads_each_piece_once_and_no_two_epochs_are_alike),
         cmocka_unit_test(all_orders_are_equally_likely),
         cmocka_unit_test(a_share_of_the_documents_is_held_out),

@@ -327,6 +327,38 @@ TEST(a_checkpoint_keeps_its_template_in_one_of_three_places)
     remove_dir(dir);
 }
 
+/* The text that the marks of a template frame, each followed by a |; "moved" if some are not known */
+static void expect_marks(const char *source, const char *wanted)
+{
+    struct chat_template *t;
+    struct template_marks marks;
+    char *text, found[256] = "";
+    size_t n;
+    vb_error err;
+    json_t *variables = json_pack("{s:[s,s,s]}", "all", "a", "bc", "d");
+    if (template_parse(&t, source, strlen(source), "t", NULL, &err) || template_render_marked(t, variables, &marks, &text, &n, &err))
+        fail_msg("%s: %s", source, err.message);
+    for (size_t i = 0; i < marks.count; i++)
+        snprintf(found + strlen(found), sizeof found - strlen(found), "%.*s|", (int)(marks.at[i].end - marks.at[i].first), text + marks.at[i].first);
+    strcat(found, marks.moved ? "moved" : "");
+    assert_string_equal(found, wanted);
+    vb_free(NULL, marks.at);
+    vb_free(NULL, text);
+    template_close(t);
+    json_decref(variables);
+}
+
+TEST(generation_blocks_are_marked_in_the_text)
+{
+    expect_marks("x{% for c in all %}<{% generation %}{{ c }}{% endgeneration %}>{% endfor %}", "a|bc|d|");
+    expect_marks("{% generation %}{% endgeneration %}{{ all[1] }}", "|");
+    expect_marks("{% generation %}{{ all[0] }}{% generation %}x{% endgeneration %}{% endgeneration %}", "x|ax|");
+    expect_marks("{% generation %}k{% endgeneration %}{% set v %}{% generation %}x{% endgeneration %}{% endset %}{{ v }}", "k|moved");
+    expect_marks("{% macro m() %}{% generation %}x{% endgeneration %}{% endmacro %}-{{ m() }}", "moved");
+    expect_marks("{% for i in range(40) %}{% generation %}{{ i % 10 }}{% endgeneration %}{% endfor %}",
+                 "0|1|2|3|4|5|6|7|8|9|0|1|2|3|4|5|6|7|8|9|0|1|2|3|4|5|6|7|8|9|0|1|2|3|4|5|6|7|8|9|");
+}
+
 TEST(bos_and_eos_are_the_tokenizers)
 {
     struct tokenizer *t;
@@ -355,6 +387,7 @@ int main(void)
         cmocka_unit_test(hostile_templates_end_in_a_sentence),
         cmocka_unit_test(the_largest_steps_and_integers_are_no_trouble),
         cmocka_unit_test(a_checkpoint_keeps_its_template_in_one_of_three_places),
+        cmocka_unit_test(generation_blocks_are_marked_in_the_text),
         cmocka_unit_test(bos_and_eos_are_the_tokenizers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

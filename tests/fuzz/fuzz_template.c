@@ -18,6 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct chat_template *t;
     vb_error err;
+    struct template_marks marks;
     char *text;
     size_t n;
     if (template_parse(&t, (const char *)data, size, "chat_template.jinja", NULL, &err))
@@ -25,13 +26,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     json_t *variables = json_loads(conversation, 0, NULL);
     if (!variables)
         abort();
-    if (!template_render(t, variables, &text, &n, &err)) {
+    if (!template_render_marked(t, variables, &marks, &text, &n, &err)) {
         if (strlen(text) > n || text[n])
             abort();
+        for (size_t i = 0; i < marks.count; i++)
+            if (marks.at[i].first > marks.at[i].end || marks.at[i].end > n)
+                abort();
         vb_free(NULL, text);
     } else if (strchr(err.message, '\n') || !*err.message) {
         abort();
     }
+    vb_free(NULL, marks.at);
     json_decref(variables);
     template_close(t);
     return 0;

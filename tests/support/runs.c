@@ -43,7 +43,7 @@ const char *run_file(const char *name)
     return path[i];
 }
 
-void write_data(const char *name, int documents, uint32_t seed)
+static void write_documents(const char *name, int documents, uint32_t seed, int masked)
 {
     char text[65536] = "";
     for (int i = 0; i < documents; i++) {
@@ -53,10 +53,15 @@ void write_data(const char *name, int documents, uint32_t seed)
             seed = seed * 1664525u + 1013904223u;
             snprintf(text + strlen(text), 8, "%s%u", k ? "," : "", 3 + (seed >> 26));
         }
-        strcat(text, "]}\n");
+        strcat(text, masked ? "], \"loss_mask\": [" : "]}\n");
+        for (int k = 0; k < count && masked; k++)
+            snprintf(text + strlen(text), 8, "%s%d%s", k ? "," : "", (k + documents * i) % 3 > 0, k + 1 < count ? "" : "]}\n");
     }
     write_text(runs_dir, name, text);
 }
+
+void write_data(const char *name, int documents, uint32_t seed) { write_documents(name, documents, seed, 0); }
+void write_masked_data(const char *name, int documents, uint32_t seed) { write_documents(name, documents, seed, 1); }
 
 int same_file(const char *a, const char *b)
 {

@@ -22,6 +22,7 @@ void remove_tree(const char *path);
 
 /* Texts of random tokens of a tiny vocabulary, as JSON Lines. */
 void write_data(const char *name, int documents, uint32_t seed);
+void write_masked_data(const char *name, int documents, uint32_t seed); /* with loss masks */
 
 int same_file(const char *a, const char *b);
 void expect_same_file(const char *a, const char *b);

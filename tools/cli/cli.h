@@ -107,7 +107,7 @@ struct cli_training {
     double eval_share, mtp_loss_scaling_factor, soft_targets, lr, min_lr, weight_decay, clip_grad, beta1, beta2, eps, bias_rate;
     long long seq_length, batch_tokens, micro_tokens, depths, modules, seed, train_iters, warmup_iters, decay_iters;
     long long save_interval, eval_interval, eval_iters, log_interval, prompts;
-    int new_modules, from_scratch, copy_target, save_megatron;
+    int new_modules, from_scratch, copy_target, save_megatron, assistant_only;
 };
 #define CLI_TRAINING_NOT_GIVEN                                                                                                \
     {.eval_share = -1, .mtp_loss_scaling_factor = -1, .soft_targets = -1, .lr = -1, .min_lr = -1, .weight_decay = -1, .clip_grad = -1, .beta1 = -1,  \

@@ -41,12 +41,15 @@ const struct option options_to_train[] = {
     /* ---- the texts ---- */
     {"--data", NULL, "FILE,...", TRAIN_OPTIONS, TAKES_TRAIN, LIST_VALUE, TRAIN(data), 0, 0,
      "Train on these files. The name of a file of JSON Lines ends with .jsonl: each line is a document and has the key text, messages (for the "
-     "chat template) or tokens. Every other file is UTF-8 text, in which lines <|endoftext|> separate documents. The option can be given several "
+     "chat template) or tokens (with loss_mask, if not all of them are labels). Every other file is UTF-8 text, in which lines <|endoftext|> separate documents. The option can be given several "
      "times."},
     {"--eval-data", NULL, "FILE,...", TRAIN_OPTIONS, TAKES_TRAIN, LIST_VALUE, TRAIN(eval_data), 0, 0,
      "Hold these files out: they are not trained on, but measured. They have the formats of --data."},
     {"--eval-share", NULL, "P", TRAIN_OPTIONS, TAKES_TRAIN, DOUBLE_VALUE, TRAIN(eval_share), 0, 0,
      "Without --eval-data: hold out this share of the documents of --data, at least one (default 0.05; 0: none)."},
+    {"--assistant-only-loss", NULL, NULL, TRAIN_OPTIONS, TAKES_TRAIN, FLAG, TRAIN(assistant_only), 0, 0,
+     "Let only the tokens of the assistant's turns be labels: rows that predict other tokens have no loss. All documents must be messages, or tokens with "
+     "a loss_mask. The option has the name of TRL's assistant_only_loss."},
     {"--seq-length", NULL, "N", TRAIN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(seq_length), 2, 1 << 30,
      "Cut documents into sequences of at most N tokens (default 512, or max_position_embeddings if that is smaller). A sequence never has tokens of "
      "two documents."},

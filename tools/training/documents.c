@@ -4,13 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tools/training/turns.h"
+
 #define SEPARATOR "<|endoftext|>"
 
-void documents_add(struct documents *d, const int32_t *ids, size_t count)
+void documents_add(struct documents *d, const int32_t *ids, const unsigned char *mask, size_t count)
 {
     if (d->tokens + count > d->room) {
         d->room = 2 * (d->tokens + count);
         d->ids = cli_must(realloc(d->ids, d->room * sizeof *d->ids));
+        d->mask = cli_must(realloc(d->mask, d->room));
     }
     if (d->count == d->end_room) {
         d->end_room = 2 * d->end_room + 64;
@@ -18,12 +21,17 @@ void documents_add(struct documents *d, const int32_t *ids, size_t count)
     }
     if (count)
         memcpy(d->ids + d->tokens, ids, count * sizeof *ids);
+    for (size_t i = 0; i < count; i++) {
+        d->mask[d->tokens + i] = !mask || mask[i];
+        d->is_masked |= mask && !mask[i];
+    }
     d->end[d->count++] = d->tokens += count;
 }
 
 void documents_close(struct documents *d)
 {
     free(d->ids);
+    free(d->mask);
     free(d->end);
     *d = (struct documents){0};
 }
@@ -53,14 +61,16 @@ static int add_text(struct cli *c, struct documents *d, const char *text, size_t
     size_t count;
     if (!c->tokenizer)
         return cli_error(c, &c->tokenizer_error);
+    if (!is_chat && c->train.assistant_only)
+        return cli_fail(c, EXIT_OTHER, "the document is a text, and --assistant-only-loss wants messages, or tokens with a loss_mask");
     int code = is_chat ? cli_encode(c, "the text", text, size, 1, &ids, &count) : cli_encode_prompt(c, "the text", text, size, 0, &ids, &count);
     if (code != EXIT_DONE)
         return code;
     code = check_ids(c, ids, count);
     if (code == EXIT_DONE) {
-        documents_add(d, ids, count);
+        documents_add(d, ids, NULL, count);
         if (!is_chat && d->end_token >= 0) {
-            documents_add(d, &d->end_token, 1); /* and makes one document of the two */
+            documents_add(d, &d->end_token, NULL, 1); /* and makes one document of the two */
             d->end[--d->count - 1] = d->tokens;
         }
     }
@@ -114,6 +124,22 @@ static int add_texts(struct cli *c, struct documents *d, const char *file, const
 
 /* ---- JSON Lines ---------------------------------------------------------------------------------------------------- */
 
+/* A conversation in which the assistant's tokens are the labels. */
+static int add_turns(struct cli *c, struct documents *d, const json_t *messages, const json_t *variables)
+{
+    int32_t *ids;
+    unsigned char *mask;
+    size_t count;
+    int code = turns_encode(c, messages, variables, &ids, &mask, &count);
+    if (code == EXIT_DONE)
+        code = check_ids(c, ids, count);
+    if (code == EXIT_DONE)
+        documents_add(d, ids, mask, count);
+    free(ids);
+    free(mask);
+    return code;
+}
+
 static int add_messages(struct cli *c, struct documents *d, const json_t *messages, const json_t *tools)
 {
     vb_error err;
@@ -122,8 +148,13 @@ static int add_messages(struct cli *c, struct documents *d, const json_t *messag
     int code = cli_open_template(c);
     if (code != EXIT_DONE)
         return code;
-    char *said = cli_must(json_dumps(messages, JSON_COMPACT | JSON_ENCODE_ANY));
     json_t *variables = tools ? json_pack("{s:O}", "tools", tools) : NULL;
+    if (c->train.assistant_only) {
+        code = add_turns(c, d, messages, variables);
+        json_decref(variables);
+        return code;
+    }
+    char *said = cli_must(json_dumps(messages, JSON_COMPACT | JSON_ENCODE_ANY));
     char *more = variables ? cli_must(json_dumps(variables, JSON_COMPACT)) : NULL;
     if (vb_template_render(c->template, c->tokenizer, said, strlen(said), 0, more, &text, &size, &err))
         code = cli_fail(c, EXIT_OTHER, "%s", err.message);
@@ -136,11 +167,29 @@ static int add_messages(struct cli *c, struct documents *d, const json_t *messag
     return code;
 }
 
-static int add_tokens(struct cli *c, struct documents *d, const json_t *array)
+/* mask [count]; `array` may be NULL */
+static int read_mask(const struct cli *c, const json_t *array, unsigned char *mask, size_t count)
+{
+    char shown[JSON_SHOWN];
+    if (!array)
+        return c->train.assistant_only ? cli_fail(c, EXIT_OTHER, "tokens have no loss_mask, and --assistant-only-loss wants messages, or tokens with one") : EXIT_DONE;
+    if (!json_is_array(array) || json_array_size(array) != count)
+        return cli_fail(c, EXIT_OTHER, "loss_mask is %s, wanted an array of %zu numbers, one for each token", json_show(array, shown), count);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *one = json_array_get(array, i);
+        if (!json_is_boolean(one) && !(json_is_integer(one) && (json_integer_value(one) & ~1) == 0))
+            return cli_fail(c, EXIT_OTHER, "loss_mask of token %zu is %s, wanted 0 or 1", i, json_show(one, shown));
+        mask[i] = json_is_true(one) || json_integer_value(one) == 1;
+    }
+    return EXIT_DONE;
+}
+
+static int add_tokens(struct cli *c, struct documents *d, const json_t *array, const json_t *mask_array)
 {
     char shown[JSON_SHOWN];
     size_t count = json_array_size(array);
     int32_t *ids = cli_must(calloc(count + 1, sizeof *ids));
+    unsigned char *mask = cli_must(calloc(count + 1, 1));
     int code = json_is_array(array) ? EXIT_DONE : cli_fail(c, EXIT_OTHER, "tokens is %s, wanted an array of integers", json_show(array, shown));
     for (size_t i = 0; i < count && code == EXIT_DONE; i++) {
         const json_t *id = json_array_get(array, i);
@@ -152,8 +201,11 @@ static int add_tokens(struct cli *c, struct documents *d, const json_t *array)
     if (code == EXIT_DONE)
         code = check_ids(c, ids, count);
     if (code == EXIT_DONE)
-        documents_add(d, ids, count);
+        code = read_mask(c, mask_array, mask, count);
+    if (code == EXIT_DONE)
+        documents_add(d, ids, mask_array ? mask : NULL, count);
     free(ids);
+    free(mask);
     return code;
 }
 
@@ -165,11 +217,14 @@ static int add_line(struct cli *c, struct documents *d, const char *line, size_t
     if (!json)
         return cli_fail(c, EXIT_OTHER, "column %d: %s", why.column, why.what);
     const json_t *text = json_object_get(json, "text"), *messages = json_object_get(json, "messages"), *ids = json_object_get(json, "tokens");
+    const json_t *mask = json_object_get(json, "loss_mask");
     int code, found = !!text + !!messages + !!ids;
     if (found != 1)
         code = cli_fail(c, EXIT_OTHER, "wanted one of the keys text, messages and tokens, found %d", found);
+    else if (mask && !ids)
+        code = cli_fail(c, EXIT_OTHER, "loss_mask is given without tokens, for which it is");
     else if (ids)
-        code = add_tokens(c, d, ids);
+        code = add_tokens(c, d, ids, mask);
     else if (messages)
         code = add_messages(c, d, messages, json_object_get(json, "tools"));
     else if (!json_is_string(text))

@@ -30,7 +30,12 @@ static void shuffle(size_t *list, size_t n, uint64_t seed, uint64_t epoch, uint3
     }
 }
 
-int order_open(struct order *o, const size_t *end, size_t documents, size_t longest, size_t shortest, uint64_t seed)
+static int has_labels(const unsigned char *mask, size_t first, size_t count, size_t shortest)
+{
+    return count >= shortest && (!mask || memchr(mask + first + shortest - 1, 1, count - shortest + 1));
+}
+
+int order_open(struct order *o, const size_t *end, size_t documents, const unsigned char *mask, size_t longest, size_t shortest, uint64_t seed)
 {
     size_t most = 1;
     for (size_t i = 0; i < documents; i++)
@@ -45,7 +50,7 @@ int order_open(struct order *o, const size_t *end, size_t documents, size_t long
     for (size_t i = 0, at = 0; i < documents; at = end[i++])
         for (; at < end[i]; at += longest) {
             size_t count = end[i] - at < longest ? end[i] - at : longest;
-            if (count < shortest) {
+            if (!has_labels(mask, at, count, shortest)) {
                 o->left_out += count;
                 continue;
             }

@@ -16,7 +16,7 @@ struct order_piece {
 struct order {
     struct order_piece *piece;   /* [pieces]: in the order of the data */
     size_t pieces, tokens; /* tokens: of all pieces */
-    size_t left_out;       /* tokens of documents' ends that were too short for a piece */
+    size_t left_out;       /* tokens that are in no piece */
     size_t *shuffled;      /* [pieces]: the order of one epoch */
     uint64_t seed, epoch;  /* epoch: the epoch of `shuffled`; UINT64_MAX: none yet */
 };
@@ -27,9 +27,10 @@ struct order_place {
     size_t next; /* number of pieces of this epoch that were read */
 };
 
-/* Cuts documents into pieces of `longest` tokens. The last piece of a document is shorter; if it has fewer than `shortest` tokens,
- * it is left out. end[i] is where document i ends, and document i + 1 begins. Returns 0 if there is no memory. */
-int order_open(struct order *o, const size_t *end, size_t documents, size_t longest, size_t shortest, uint64_t seed);
+/* Cuts documents into pieces of `longest` tokens. The last piece of a document is shorter. A piece is left out if it has fewer than `shortest`
+ * tokens, or if mask (NULL: 1 for all tokens) is 0 for all tokens after the first shortest - 1 of the piece: then nothing is left to predict.
+ * end[i] is where document i ends, and document i + 1 begins. Returns 0 if there is no memory. */
+int order_open(struct order *o, const size_t *end, size_t documents, const unsigned char *mask, size_t longest, size_t shortest, uint64_t seed);
 void order_close(struct order *o);
 
 /* Chooses the pieces of the next step, and moves *place behind them: as many pieces as have at most `tokens` tokens together, but at

@@ -7,7 +7,8 @@
  *   sums    F64  what the steps since the newest row have added up to
  *   hash    I64  [1]: the hash of all other tensors
  *
- * data.safetensors has tokens (I32) and ends (I64) of the documents to train on, held_out.tokens and held_out.ends, and hash. */
+ * data.safetensors has tokens (I32) and ends (I64) of the documents to train on, held_out.tokens and held_out.ends, and hash; if not all
+ * tokens are labels, also loss_mask (U8), and likewise held_out.loss_mask. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -197,31 +198,42 @@ int state_save_data(struct training *r)
 {
     const struct documents *d = &r->data, *h = &r->held;
     uint64_t hash;
-    vb_tensor list[5] = {tensor("tokens", "I32", d->tokens, 0, sizeof *d->ids, d->ids), tensor("ends", "I64", d->count, 0, sizeof *d->end, d->end),
+    size_t count = 4;
+    vb_tensor list[7] = {tensor("tokens", "I32", d->tokens, 0, sizeof *d->ids, d->ids), tensor("ends", "I64", d->count, 0, sizeof *d->end, d->end),
                          tensor("held_out.tokens", "I32", h->tokens, 0, sizeof *h->ids, h->ids),
                          tensor("held_out.ends", "I64", h->count, 0, sizeof *h->end, h->end)};
-    int code = write_file(r, "data.safetensors", list, 4, &hash);
+    if (d->is_masked)
+        list[count++] = tensor("loss_mask", "U8", d->tokens, 0, 1, d->mask);
+    if (h->is_masked)
+        list[count++] = tensor("held_out.loss_mask", "U8", h->tokens, 0, 1, h->mask);
+    int code = write_file(r, "data.safetensors", list, count, &hash);
     if (code == EXIT_DONE)
         r->data_hash = hash;
     return code;
 }
 
 /* Reads documents; whoever made the file may have made it wrong, with a right hash. */
-static int read_documents(struct state_reader *f, const char *tokens, const char *ends, struct documents *d)
+static int read_documents(struct state_reader *f, const char *tokens, const char *ends, const char *mask, struct documents *d)
 {
     const struct cli *c = f->r->c;
-    vb_tensor t, e;
+    vb_tensor t, e, m;
     int code = reader_find(f, tokens, "I32", &t);
     if (code == EXIT_DONE)
         code = reader_find(f, ends, "I64", &e);
+    d->is_masked = code == EXIT_DONE && vb_tensors_find(f->tensors, mask, &m);
     if (code != EXIT_DONE)
         return code;
+    if (d->is_masked && (strcmp(m.dtype, "U8") || m.bytes != t.bytes / sizeof *d->ids))
+        return cli_fail(c, EXIT_OTHER, "%s: %s is %s with %zu bytes, wanted U8 with one for each token", f->path, mask, m.dtype, m.bytes);
     d->tokens = t.bytes / sizeof *d->ids;
     d->count = e.bytes / sizeof *d->end;
     d->ids = cli_must(malloc(t.bytes + 1));
     d->end = cli_must(malloc(e.bytes + 1));
     memcpy(d->ids, t.data, t.bytes);
     memcpy(d->end, e.data, e.bytes);
+    d->mask = cli_must(malloc(d->tokens + 1));
+    for (size_t i = 0; i < d->tokens; i++)
+        d->mask[i] = !d->is_masked || ((const unsigned char *)m.data)[i];
     for (size_t i = 0; i < d->count; i++)
         if (d->end[i] > d->tokens || (i && d->end[i] < d->end[i - 1]))
             return cli_fail(c, EXIT_OTHER, "%s: %s[%zu] is %zu, wanted ascending numbers up to %zu", f->path, ends, i, d->end[i], d->tokens);
@@ -236,9 +248,9 @@ int state_load_data(struct training *r)
     struct state_reader f;
     int code = reader_open(&f, r, "data.safetensors");
     if (code == EXIT_DONE)
-        code = read_documents(&f, "tokens", "ends", &r->data);
+        code = read_documents(&f, "tokens", "ends", "loss_mask", &r->data);
     if (code == EXIT_DONE)
-        code = read_documents(&f, "held_out.tokens", "held_out.ends", &r->held);
+        code = read_documents(&f, "held_out.tokens", "held_out.ends", "held_out.loss_mask", &r->held);
     r->data_hash = f.hash;
     vb_tensors_close(f.tensors);
     return code;

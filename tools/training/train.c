@@ -18,6 +18,8 @@ static size_t next_batch(struct order *o, struct order_place *place, const struc
     for (size_t i = 0; i < count; i++) {
         const struct order_piece *p = &o->piece[numbers[i]];
         list[i] = (struct training_sequence){.tokens = d->ids + p->first, .count = p->count};
+        if (d->is_masked)
+            list[i].loss_mask = d->mask + p->first;
     }
     return count;
 }
@@ -46,7 +48,7 @@ static int hold_out(struct training *r)
         r->data = (struct documents){0};
         for (size_t i = 0; i < all.count; i++) {
             size_t first = i ? all.end[i - 1] : 0;
-            documents_add(held[i] ? &r->held : &r->data, all.ids + first, all.end[i] - first);
+            documents_add(held[i] ? &r->held : &r->data, all.ids + first, all.mask + first, all.end[i] - first);
         }
         documents_close(&all);
     }
@@ -75,22 +77,37 @@ static int cut_data(struct training *r)
     struct cli *c = r->c;
     const struct cli_training *t = &c->train;
     size_t longest = (size_t)t->seq_length, shortest = (size_t)t->depths + 2;
-    if (!order_open(&r->order, r->data.end, r->data.count, longest, shortest, (uint64_t)t->seed) ||
-        !order_open(&r->held_order, r->held.end, r->held.count, longest, shortest, (uint64_t)t->seed))
+    if (!order_open(&r->order, r->data.end, r->data.count, documents_mask(&r->data), longest, shortest, (uint64_t)t->seed) ||
+        !order_open(&r->held_order, r->held.end, r->held.count, documents_mask(&r->held), longest, shortest, (uint64_t)t->seed))
         return cli_fail(c, EXIT_OTHER, "no memory for the list of sequences");
     for (size_t i = 0; i < r->held_order.pieces; i++) /* those held out are read in their own order */
         r->held_order.shuffled[i] = i;
     r->held_order.epoch = 0;
     if (!r->order.pieces)
-        return cli_fail(c, EXIT_OTHER, "--data has no sequence of %zu tokens or more to train on", shortest);
+        return cli_fail(c, EXIT_OTHER, "--data has no sequence of %zu tokens or more to train on%s", shortest, r->data.is_masked ? " whose loss mask has labels" : "");
     return EXIT_DONE;
+}
+
+/* How many tokens of the pieces are labels, in words; nothing if all are. */
+static const char *labels(const struct documents *d, const struct order *o, char text[48])
+{
+    size_t count = 0;
+    for (size_t i = 0; i < o->pieces && d->is_masked; i++)
+        for (size_t k = 0; k < o->piece[i].count; k++)
+            count += d->mask[o->piece[i].first + k];
+    text[0] = '\0';
+    if (d->is_masked)
+        snprintf(text, 48, " (%zu of them labels)", count);
+    return text;
 }
 
 static void tell_data(const struct training *r)
 {
+    char a[48], b[48];
     if (!r->c->json)
-        printf("%zu documents, %zu sequences, %zu tokens to train on; %zu documents, %zu sequences, %zu tokens held out\n", r->data.count,
-               r->order.pieces, r->order.tokens, r->held.count, r->held_order.pieces, r->held_order.tokens);
+        printf("%zu documents, %zu sequences, %zu tokens%s to train on; %zu documents, %zu sequences, %zu tokens%s held out\n", r->data.count,
+               r->order.pieces, r->order.tokens, labels(&r->data, &r->order, a), r->held.count, r->held_order.pieces, r->held_order.tokens,
+               labels(&r->held, &r->held_order, b));
 }
 
 /* ---- the loop -------------------------------------------------------------------------------------------------------------------- */
