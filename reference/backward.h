@@ -28,6 +28,8 @@ struct reference_gradients {
  * W_UV as two tensors. The caller closes *g, also after an error. */
 struct reference;
 int reference_gradients_open(struct reference_gradients *g, const struct reference *r, vb_error *err);
+/* The same for a model and its parallel heads, which reference_heads_open opened. */
+int reference_gradients_open_with_heads(struct reference_gradients *g, const struct reference *r, const struct reference *heads, vb_error *err);
 void reference_gradients_close(struct reference_gradients *g);
 /* Returns the gradient of the tensor with this name, or NULL. */
 const struct reference_gradient *reference_gradient(const struct reference_gradients *g, const char *name);
@@ -44,6 +46,8 @@ struct reference_loss_options {
     const struct loss *loss;
     int depths;                     /* number of MTP depths; depth k uses module k mod (number of modules). 0: the target alone */
     double mtp_loss_scaling_factor; /* 0.1 in Megatron */
+    /* Parallel heads (docs/SEMANTICS.md): depth k is head k, of which there are as many as depths. g then also has their tensors. NULL: MTP modules */
+    const struct reference *heads;
     struct conventions conventions; /* those that change a training step; others must have their defaults */
     /* A seed for perturbed runs, as in reference_options; 0: none. Every value and every gradient of a value is multiplied by 1 + u 2^-24,
      * so the spread of several runs shows how far the gradients of an f32 program may be from these. The backward pass recomputes

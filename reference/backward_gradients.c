@@ -36,6 +36,13 @@ static size_t put_layer(const struct matrix **out, size_t n, const struct refere
     return put_mlp(out, n, &w->shared);
 }
 
+static size_t put_heads(const struct matrix **out, size_t n, const struct reference *heads)
+{
+    for (int k = 0; heads && k < heads->config.num_nextn_predict_layers; k++)
+        n = put_layer(out, n, &heads->mtp[k].layer, heads->config.n_routed_experts);
+    return n;
+}
+
 static size_t put_all(const struct matrix **out, const struct reference *r)
 {
     const struct config *c = &r->config;
@@ -77,18 +84,23 @@ static int fill(struct reference_gradients *g, const struct matrix **list, size_
 
 int reference_gradients_open(struct reference_gradients *g, const struct reference *r, vb_error *err)
 {
+    return reference_gradients_open_with_heads(g, r, NULL, err);
+}
+
+int reference_gradients_open_with_heads(struct reference_gradients *g, const struct reference *r, const struct reference *heads, vb_error *err)
+{
     const char *dir = checkpoint_dir(r->checkpoint);
     *g = (struct reference_gradients){.allocator = r->allocator};
     if (r->config.index_topk)
         return vb_fail(err, VB_UNSUPPORTED, "%s: index_topk is %d, and gradients are not computed for sparse attention", dir, r->config.index_topk);
     if (!r->layers[0].attention.kv_b_proj.tensor)
         return vb_fail(err, VB_UNSUPPORTED, "%s: W_UK and W_UV are two tensors, and gradients are computed for one tensor kv_b_proj", dir);
-    size_t n = put_all(NULL, r);
+    size_t n = put_heads(NULL, put_all(NULL, r), heads);
     const struct matrix **list = vb_alloc(&g->allocator, n, sizeof *list);
     g->of = vb_alloc(&g->allocator, n, sizeof *g->of);
     int rc = list && g->of ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for a list of %zu gradients", n);
     if (!rc) {
-        put_all(list, r);
+        put_heads(list, put_all(list, r), heads);
         rc = fill(g, list, n, err);
     }
     vb_free(&g->allocator, list);

@@ -5,14 +5,15 @@
 #include <math.h>
 #include <string.h>
 
-/* One call of reference_backward. S is the number of rows of the longest sequence, L the number of the target's layers, and R the largest
+/* One call of reference_backward. With parallel heads, `heads` is the memory of their layers, taken[0] what all heads read, and dtaken[0] the
+ * sum of the gradients of this. S is the number of rows of the longest sequence, L the number of the target's layers, and R the largest
  * number of rows that a module computes at once: S, or those of all depths if they are aligned. */
 struct backward_step {
     const struct reference *r;
     const struct reference_loss_options *options;
     struct loss loss;
     struct reference_losses *losses;
-    struct reference_back back;
+    struct reference_back back, heads;
     void *memory;                    /* holds all arrays below */
     double *x;                       /* [L+1, S, D]: the input of each layer, and the output of the last */
     double *hidden;                  /* [S, D]: after model.norm */
@@ -104,7 +105,7 @@ static void leave_depths(struct backward_step *p)
 }
 
 /* The terms of the rows of depth k, which predict tok[i+k+2], and their gradients. Row i learns from row i+k+1 of the target. */
-static void learn(struct backward_step *p, const struct reference_mtp_module *w, const double *g, int rows, int k)
+static void learn(struct backward_step *p, const struct matrix *head, const double *g, int rows, int k)
 {
     const struct loss_terms *terms = &p->loss.terms;
     const struct dims *c = &p->r->config.dims;
@@ -115,11 +116,11 @@ static void learn(struct backward_step *p, const struct reference_mtp_module *w,
     int gradients = p->back.gradients != NULL;
     const int32_t *labels = p->labels + k + 2;
 
-    logits(p, &w->head, g, rows);
+    logits(p, head, g, rows);
     ref_soft_cross_entropy(&sums, gradients ? p->dz : NULL, p->z, p->target_z + (size_t)(k + 1) * c->V, labels, rows, (int)c->V, terms, weight);
     ref_back_clear(dg, plane);
     if (gradients)
-        logits_back(p, dg, &w->head, g, rows);
+        logits_back(p, dg, head, g, rows);
     ref_back_clear(dhanded, plane);
     if (terms->features != 0)
         sums.features =
@@ -141,7 +142,7 @@ static void depth_forward(struct backward_step *p, const int32_t *tok, int T, in
     gather(p, &a, tok, T);
     run_module(p, &a);
     memcpy(p->taken + (size_t)(k + 1) * plane, p->next + (size_t)a.first * d, (size_t)rows * d * sizeof *p->taken);
-    learn(p, module_of(p, k), p->g + (size_t)a.first * d, rows, k);
+    learn(p, &module_of(p, k)->head, p->g + (size_t)a.first * d, rows, k);
 }
 
 /* Adds the gradient of what the depths up to k take to p->dtaken, from that of what depth k hands on. In reverse order of the formulas
@@ -193,9 +194,51 @@ static void depth_back(struct backward_step *p, const int32_t *tok, int T, int k
     ref_back_embed(reference_gradient(b->gradients, w->embed.tensor->name)->data, p->dx, p->tok, rows, D);
 }
 
+/* -- parallel heads ------------------------------------------------------------------------------------------------- */
+
+/* g = RMSNorm_model(y),  y = decoder_layer_k(z):   y [rows, D] becomes p->next. */
+static void run_head(struct backward_step *p, int k, int rows)
+{
+    struct reference_run *run = &p->heads.run, *target = &p->back.run;
+    run->layer = target->layer = p->r->config.num_hidden_layers + k;
+    run->random = target->random;
+    ref_rope_tables(run, 0, rows);
+    memcpy(p->next, p->taken, (size_t)rows * p->r->config.dims.d * sizeof *p->next);
+    ref_show(run, "trunk", -1, rows, p->r->config.hidden_size, p->next);
+    ref_decoder_layer(run, &p->options->heads->mtp[k].layer, p->next, rows);
+    target->random = run->random;
+    ref_norm(target, p->g, &p->r->norm, p->next, rows, p->r->config.rms_norm_eps);
+    ref_value(target, "shared_head_norm", -1, rows, p->r->config.hidden_size, p->g);
+}
+
+static void head_forward(struct backward_step *p, int T, int k)
+{
+    run_head(p, k, T - k - 2);
+    learn(p, &p->r->head, p->g, T - k - 2, k);
+}
+
+static void head_back(struct backward_step *p, int T, int k)
+{
+    struct reference_back *target = &p->back, *b = &p->heads;
+    int rows = T - k - 2, D = p->r->config.hidden_size;
+    size_t n = (size_t)rows * (size_t)D;
+    double *dg = p->dg + (size_t)k * p->S * (size_t)D;
+    run_head(p, k, rows); /* again, because the heads share b->run */
+    ref_back_value(target, "shared_head_norm", -1, rows, D, dg);
+    ref_back_clear(p->dx, n);
+    ref_back_norm_of(target, p->dx, &p->r->norm, dg, p->next, rows, p->r->config.rms_norm_eps);
+    ref_back_layer(b, p->dx, &p->options->heads->mtp[k].layer, p->taken, rows);
+    ref_back_value(b, "trunk", -1, rows, D, p->dx);
+    for (size_t i = 0; i < n && !p->loss.detached; i++)
+        p->dtaken[i] += p->dx[i];
+}
+
 /* -- a sequence ---------------------------------------------------------------------------------------------------- */
 
 static int is_label(const struct reference_sequence *q, int i) { return !q->loss_mask || q->loss_mask[i]; }
+
+/* The rows that parallel heads read */
+static const double *trunk(const struct backward_step *p) { return p->x + (size_t)p->options->heads->trunk_layers * p->S * p->r->config.dims.d; }
 
 static void forward(struct backward_step *p, const struct reference_sequence *q)
 {
@@ -218,7 +261,7 @@ static void forward(struct backward_step *p, const struct reference_sequence *q)
     const double *last = p->x + (size_t)L * plane;
     ref_norm(run, p->hidden, &p->r->norm, last, S, c->rms_norm_eps);
     ref_value(run, "norm", -1, S, c->hidden_size, p->hidden);
-    memcpy(p->taken, ref_convention(run, MAIN_HIDDEN) ? last : p->hidden, bytes);
+    memcpy(p->taken, p->options->heads ? trunk(p) : ref_convention(run, MAIN_HIDDEN) ? last : p->hidden, bytes);
 
     double mean = 1.0 / (double)p->losses->rows;
     logits(p, &p->r->head, p->hidden, S);
@@ -229,7 +272,7 @@ static void forward(struct backward_step *p, const struct reference_sequence *q)
     memcpy(p->target_z, p->z, (size_t)S * c->dims.V * sizeof *p->z);
     ref_back_clear(p->dtaken, plane);
     for (int k = 0; k < p->loss.depths && T - k - 2 > 0; k++)
-        depth_forward(p, tok, T, k);
+        p->options->heads ? head_forward(p, T, k) : depth_forward(p, tok, T, k);
     leave_depths(p);
 }
 
@@ -241,19 +284,24 @@ static void backward(struct backward_step *p, const int32_t *tok, int T)
     size_t plane = p->S * c->dims.d, n = (size_t)S * c->dims.d;
     int depths = p->loss.depths < T - 2 ? p->loss.depths : T - 2;
     for (int k = depths - 1; k >= 0; k--)
-        depth_back(p, tok, T, k);
+        p->options->heads ? head_back(p, T, k) : depth_back(p, tok, T, k);
     leave_depths(p);
 
-    double *before = ref_convention(&b->run, MAIN_HIDDEN) ? p->dx : p->dhidden; /* depth 0 takes the last layer's output, or hidden */
+    /* depth 0 takes the last layer's output, or hidden; parallel heads take the output of the trunk */
+    int after = p->options->heads ? p->options->heads->trunk_layers == L : ref_convention(&b->run, MAIN_HIDDEN);
+    double *before = after ? p->dx : p->dhidden;
     ref_back_clear(p->dx, n);
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n && (after || !p->options->heads); i++)
         before[i] += p->dtaken[i];
     b->run.layer = -1;
     ref_back_value(b, "norm", -1, S, c->hidden_size, p->dhidden);
     ref_back_norm_of(b, p->dx, &p->r->norm, p->dhidden, p->x + (size_t)L * plane, S, c->rms_norm_eps);
     ref_rope_tables(&b->run, 0, S);
-    for (b->run.layer = L - 1; b->run.layer >= 0; b->run.layer--)
+    for (b->run.layer = L - 1; b->run.layer >= 0; b->run.layer--) {
         ref_back_layer(b, p->dx, &p->r->layers[b->run.layer], p->x + (size_t)b->run.layer * plane, S);
+        for (size_t i = 0; i < n && p->options->heads && b->run.layer == p->options->heads->trunk_layers; i++)
+            p->dx[i] += p->dtaken[i];
+    }
     ref_back_value(b, "embed", -1, S, c->hidden_size, p->dx);
     ref_back_embed(reference_gradient(b->gradients, p->r->embed.tensor->name)->data, p->dx, tok, S, c->hidden_size);
 }
@@ -300,7 +348,10 @@ static int check(const struct reference *r, const struct reference_loss_options 
                  int count, vb_error *err)
 {
     static const enum convention no_backward[] = {FIRST_EMBEDDING, FIRST_ROW, MODULE_HIDDEN, GATE, LATENT_CACHE};
-    int rc = VB_OK, most = r->config.num_nextn_predict_layers ? VB_MAX_DRAFT : 0;
+    int rc = VB_OK, most = o->heads ? o->heads->config.num_nextn_predict_layers : r->config.num_nextn_predict_layers ? VB_MAX_DRAFT : 0;
+    if (o->heads && (loss->chain != CHAIN_MODULES || loss->terms.features != 0))
+        return vb_fail(err, VB_BAD_ARGUMENT, "a loss wants %s, which parallel heads do not have",
+                       loss->chain != CHAIN_MODULES ? "module 0 at every depth" : "features");
     if (loss->depths < 0 || loss->depths > most)
         return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP depths, wanted 0 to %d", loss->depths, most);
     if (loss->terms.top != 0 && (loss->terms.top_tokens < 1 || loss->terms.top_tokens > r->config.vocab_size))
@@ -379,15 +430,19 @@ int reference_backward(const struct reference *r, const struct reference_loss_op
         return vb_fail(err, VB_BAD_ARGUMENT, "no sequence of the %d has a token to predict, wanted at least two tokens in one, and labels in its loss mask", count);
     if ((rc = ref_back_open(&p.back, r, &run, g, R, err)))
         return rc;
-    p.back.hook = options->gradient_hook;
-    p.back.hook_context = options->hook_context;
+    if (options->heads && (rc = ref_back_open(&p.heads, options->heads, &run, g, R, err))) {
+        ref_back_close(&p.back);
+        return rc;
+    }
+    p.back.hook = p.heads.hook = options->gradient_hook;
+    p.back.hook_context = p.heads.hook_context = options->hook_context;
     rc = allocate(&p, S, R, err);
     for (int i = 0; i < count && !rc; i++) {
         if (sequences[i].count < 2)
             continue;
-        p.back.run.options.hook = options->hook;
+        p.back.run.options.hook = p.heads.run.options.hook = options->hook;
         forward(&p, &sequences[i]);
-        p.back.run.options.hook = NULL; /* not for values that the backward pass recomputes */
+        p.back.run.options.hook = p.heads.run.options.hook = NULL; /* not for values that the backward pass recomputes */
         losses->total = p.loss.main * losses->main;
         for (int k = 0; k < p.loss.depths; k++)
             losses->total += p.loss.depth[k] * losses->by_depth[k];
@@ -397,6 +452,8 @@ int reference_backward(const struct reference *r, const struct reference_loss_op
             backward(&p, sequences[i].tokens, sequences[i].count);
     }
     vb_free(&r->allocator, p.memory);
+    if (options->heads)
+        ref_back_close(&p.heads);
     ref_back_close(&p.back);
     return rc;
 }

@@ -102,6 +102,7 @@ struct trainer {
     const struct model *model;
     const struct config *c;
     struct trainer_options o;
+    struct trained_heads heads; /* a copy; t->o.heads points to it, or is NULL */
     struct loss loss;
     vb_allocator allocator;
     struct op_ctx cx;
@@ -114,8 +115,8 @@ struct trainer {
     size_t width;           /* the length of such a row */
     int modules, used; /* the trained model has so many; so many of them are computed */
     struct train_part embed, norm, head;
-    struct train_layer *layers; /* NULL with TRAIN_MODULES */
-    struct train_module *mtp;   /* [used] */
+    struct train_layer *layers; /* NULL if the model is frozen */
+    struct train_module *mtp;   /* [used]; of parallel heads, layer, norm and head are used, and the last two are the trainer's */
     struct train_eagle *eagle;  /* NULL unless an EAGLE head is trained (train_eagle.h) */
     float *tied;                /* [V, d]: with tied embeddings, the gradient as an embedding, until the end of the step; else NULL */
     struct trained_tensor *tensors; /* in the order of names */
@@ -134,6 +135,7 @@ struct trainer {
     float *hidden;                /* [S, width]: the rows of the frozen model that the part takes; with TRAIN_MODEL, [S, d] after model.norm */
     float *final;                 /* [S, d]: after model.norm. Perhaps the array `hidden`; NULL if no row learns from the target's logits */
     float *dhidden;               /* [S, d] */
+    float *dtrunk;                /* [S, d]: of what parallel heads read, if the model is trained with them */
     struct train_depth *depth;    /* [depths] */
     struct train_shared shared;
     struct target_pass *target;   /* computes rows of the frozen model (train_target.c) */
@@ -152,6 +154,7 @@ struct maker {
     const struct model *m;
     char prefix[64]; /* of the names of a layer */
     int is_new;      /* nonzero: this layer is new */
+    int copied;      /* nonzero: this layer is new, and begins as a copy of the one that is named */
     size_t room;     /* tensors for which t->tensors has memory */
     vb_error *err;
 };
@@ -226,6 +229,16 @@ const float *train_handed(const struct trainer *t, int k);
 void train_forward(struct trainer *t);
 /* From the gradients that the losses gave (t->dhidden, depth[k].dg) to those of all weights. */
 void train_backward(struct trainer *t, const struct train_sums *sums);
+
+/* ---- train_parallel.c ---- */
+
+/* Whether options.part and options.heads agree, and the heads fit the model. */
+int train_check_heads(const struct model *m, const struct trainer_options *o, vb_error *err);
+
+/* Computes the values of parallel head k. */
+void train_parallel_forward(struct trainer *t, int k);
+/* From depth[k].dg to the gradients of the head's weights, and to t->dtrunk, which is continued. */
+void train_parallel_back(struct trainer *t, int k);
 
 /* ---- train_target.c ---- */
 

@@ -12,7 +12,7 @@
 
 void train_set_rows(struct trainer *t, struct train_rows *rows, int k)
 {
-    size_t r = t->c->dims.r, ahead = (size_t)(k + 1), shift = t->c->conventions.value[DRAFT_POSITION] ? ahead : 0, s = 0;
+    size_t r = t->c->dims.r, ahead = (size_t)(k + 1), shift = t->c->conventions.value[DRAFT_POSITION] && !t->o.heads ? ahead : 0, s = 0;
     for (size_t q = 0; q < t->sequences; q++) {
         const struct training_sequence *x = t->batch[q];
         rows->first[q] = s;
@@ -80,7 +80,7 @@ void train_forward(struct trainer *t)
         op_rmsnorm(&t->cx, t->hidden, d, t->last, d, train_vector(&t->norm), t->rows.S, d, (float)t->c->rms_norm_eps);
     }
     for (int k = 0; k < t->o.depths && t->depth[k].rows.S; k++) /* a later depth has no more rows */
-        depth_forward(t, k);
+        t->o.heads ? train_parallel_forward(t, k) : depth_forward(t, k);
 }
 
 /* ---- backward ---- */
@@ -133,11 +133,11 @@ static void embeddings_back(struct trainer *t)
 {
     int shared = 0;
     float *main = t->tied ? t->tied : t->embed.g;
-    for (int k = 0; k < t->used; k++)
+    for (int k = 0; k < t->used && !t->o.heads; k++)
         shared |= t->embed.g && !t->mtp[k].owns_embed;
     for (size_t q = 0, n = shared ? 1 : t->sequences; q < t->sequences; q += n) {
         embed_back(t, main, &t->rows, t->shared.dx, q, q + n);
-        for (int k = 0; k < t->o.depths; k++) {
+        for (int k = 0; k < t->o.depths && !t->o.heads; k++) {
             const struct train_module *w = &t->mtp[k % t->used];
             embed_back(t, w->owns_embed ? w->embed.g : main, &t->depth[k].rows, t->depth[k].dembed, q, q + n);
         }
@@ -147,18 +147,25 @@ static void embeddings_back(struct trainer *t)
 void train_backward(struct trainer *t, const struct train_sums *sums)
 {
     size_t d = t->c->dims.d, S = t->rows.S;
+    if (t->layers && t->o.heads)
+        memset(t->dtrunk, 0, S * d * sizeof *t->dtrunk);
     for (int k = t->o.depths - 1; k >= 0; k--)
         if (t->depth[k].rows.S)
-            depth_back(t, k, sums);
+            t->o.heads ? train_parallel_back(t, k) : depth_back(t, k, sums);
     if (t->layers) {
         float *dx = t->shared.dx;
+        size_t trunk = t->o.heads ? t->c->dims.layers - !t->heads.after_last : SIZE_MAX; /* dtrunk is of the output of so many layers */
         memset(dx, 0, S * d * sizeof *dx);
-        if (t->o.depths && !t->loss.detached)
+        if (trunk == t->c->dims.layers)
+            op_add(&t->cx, dx, t->dtrunk, S * d);
+        if (t->o.depths && !t->o.heads && !t->loss.detached)
             give_back(t, t->c->conventions.value[MAIN_HIDDEN] ? dx : t->dhidden, 0);
         train_back_norm(t, dx, t->dhidden, d, t->last, d, &t->norm, S, t->c->rms_norm_eps);
         for (size_t l = t->c->dims.layers; l-- > 0;) {
             train_layer_count(&t->layers[l], &t->kept[l], t->c->dims.chosen, S);
             train_layer_back(t, &t->layers[l], &t->rows, &t->kept[l], dx);
+            if (l == trunk) /* dx is now the gradient of the layer's input */
+                op_add(&t->cx, dx, t->dtrunk, S * d);
         }
     }
     embeddings_back(t);

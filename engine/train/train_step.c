@@ -45,14 +45,16 @@ static void count_rows(const struct trainer *t, struct training_losses *losses, 
         }
 }
 
-/* Returns how many sequences from number `first` on are computed together, and sets *tokens to the number of their tokens. If a module is used
- * at several depths, each sequence is computed alone: the depths take turns with its gradients. */
+/* Whether depths take turns with the gradients of a module or, if parallel heads are trained with the model, of model.norm. */
+static int takes_turns(const struct trainer *t) { return t->o.heads ? t->layers != NULL : t->o.depths > (t->eagle ? 1 : t->used); }
+
+/* Returns how many sequences from number `first` on are computed together, and sets *tokens to the number of their tokens. If depths take turns,
+ * each sequence is computed alone, so that the order of the sums does not depend on the cut. */
 static size_t cut(const struct trainer *t, const struct training_sequence *sequences, size_t first, size_t count, size_t *tokens)
 {
     size_t n = first;
-    int networks = t->eagle ? 1 : t->used;
     *tokens = 0;
-    while (n < count && (n == first || (*tokens + sequences[n].count <= t->o.micro_tokens && t->o.depths <= networks)))
+    while (n < count && (n == first || (*tokens + sequences[n].count <= t->o.micro_tokens && !takes_turns(t))))
         *tokens += sequences[n++].count;
     return n - first;
 }
@@ -102,7 +104,9 @@ static int not_finite(const struct trainer *t, vb_error *err)
     if (t->eagle)
         train_eagle_where(t, where, sizeof where);
     if (layer >= 0)
-        snprintf(where, sizeof where, "the first output that is not finite is that of %s %d", layer < t->c->num_hidden_layers ? "layer" : "MTP layer", layer);
+        snprintf(where, sizeof where, "the first output that is not finite is that of %s %d",
+                 layer < t->c->num_hidden_layers ? "layer" : t->o.heads ? "parallel head" : "MTP layer",
+                 layer >= t->c->num_hidden_layers && t->o.heads ? layer - t->c->num_hidden_layers : layer);
     for (size_t i = 0; i < t->count; i++)
         if (!is_finite(t->tensors[i].w, t->tensors[i].rows * t->tensors[i].cols))
             return vb_fail(err, VB_NOT_FINITE, "a loss is not finite: %s, and %s has a weight that is not", where, t->tensors[i].name);

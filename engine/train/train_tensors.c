@@ -125,7 +125,7 @@ static int add_part(struct maker *b, struct train_part *out, const char *part, s
 /* `w` or `v`: where the model has it. It is not read if the layer is new. */
 static int matrix(struct maker *b, struct train_part *out, const char *part, size_t rows, size_t cols, const struct weight_view *w)
 {
-    return add_part(b, out, part, rows, cols, 2, &(struct first_values){.matrix = b->is_new ? NULL : w, .is_new = b->is_new});
+    return add_part(b, out, part, rows, cols, 2, &(struct first_values){.matrix = b->is_new ? NULL : w, .is_new = b->is_new || b->copied});
 }
 
 int train_add(struct maker *b, struct train_part *out, const char *name, size_t rows, size_t cols, const struct weight_view *matrix, const float *vector)
@@ -135,7 +135,7 @@ int train_add(struct maker *b, struct train_part *out, const char *name, size_t 
 
 static int vector(struct maker *b, struct train_part *out, const char *part, size_t n, const float *v)
 {
-    return add_part(b, out, part, 1, n, 1, &(struct first_values){.vector = b->is_new ? NULL : v, .is_new = b->is_new});
+    return add_part(b, out, part, 1, n, 1, &(struct first_values){.vector = b->is_new ? NULL : v, .is_new = b->is_new || b->copied});
 }
 
 /* ---- layers ---- */
@@ -188,7 +188,7 @@ static int experts(struct maker *b, struct train_layer *l, const struct moe *fro
         return rc ? rc : VB_NO_MEMORY;
     if (c->topk_method == TOPK_NOAUX_TC) {
         if ((rc = add(b, &bias, "mlp.gate.e_score_correction_bias", 1, E, 1, 0,
-                      &(struct first_values){.vector = b->is_new ? NULL : from->e_score_correction_bias, .is_new = b->is_new})))
+                      &(struct first_values){.vector = b->is_new ? NULL : from->e_score_correction_bias, .is_new = b->is_new || b->copied})))
             return rc;
         l->bias = bias->w;
     }
@@ -201,11 +201,11 @@ static int experts(struct maker *b, struct train_layer *l, const struct moe *fro
     return rc;
 }
 
-static int layer(struct maker *b, struct train_layer *l, int index, const struct layer *from)
+static int layer(struct maker *b, struct train_layer *l, int is_moe, const struct layer *from)
 {
     size_t d = b->t->c->dims.d;
     int rc;
-    l->is_moe = config_layer_is_moe(b->t->c, index);
+    l->is_moe = is_moe;
     if ((rc = vector(b, &l->input_norm, "input_layernorm.weight", d, from->input_layernorm)) ||
         (rc = vector(b, &l->post_norm, "post_attention_layernorm.weight", d, from->post_attention_layernorm)) ||
         (rc = attention(b, l, &from->self_attn)))
@@ -238,12 +238,31 @@ static int module(struct maker *b, struct train_module *w, int k)
     b->is_new = t->o.new_model || t->o.new_modules || k >= b->m->num_mtp;
     if (!b->is_new)
         from = &b->m->mtp[k];
-    if ((rc = layer(b, &w->layer, index, &from->layer)) || (rc = vector(b, &w->enorm, "enorm.weight", d, from->enorm)) ||
+    if ((rc = layer(b, &w->layer, config_layer_is_moe(t->c, index), &from->layer)) || (rc = vector(b, &w->enorm, "enorm.weight", d, from->enorm)) ||
         (rc = vector(b, &w->hnorm, "hnorm.weight", d, from->hnorm)) || (rc = matrix(b, &w->eh_proj, "eh_proj.weight", d, 2 * d, &from->eh_proj)) ||
         (rc = vector(b, &w->norm, "shared_head.norm.weight", d, from->shared_head_norm)) ||
         (rc = end(b, &w->embed, &w->owns_embed, "embed_tokens.weight", k, &t->embed, &from->embed_tokens)))
         return rc;
     return end(b, &w->head, &w->owns_head, "shared_head.head.weight", k, &t->head, &from->head);
+}
+
+/* ---- parallel heads ---- */
+
+static int head(struct maker *b, struct train_module *w, int k)
+{
+    const struct trainer *t = b->t;
+    const struct model *stored = t->heads.stored;
+    const struct layer *last = &b->m->layers[t->c->num_hidden_layers - 1];
+    snprintf(b->prefix, sizeof b->prefix, "extra_heads.%d.", k);
+    w->norm = t->norm;
+    w->head = t->head;
+    if (stored) {
+        b->is_new = 0;
+        return layer(b, &w->layer, config_layer_is_moe(&stored->config, t->c->num_hidden_layers + k), &stored->mtp[k].layer);
+    }
+    b->is_new = !t->heads.copied;
+    b->copied = t->heads.copied;
+    return layer(b, &w->layer, last->is_moe && !t->heads.dense, last);
 }
 
 /* ---- all ---- */
@@ -275,18 +294,19 @@ int train_make_tensors(struct trainer *t, vb_error *err)
     int rc = VB_OK, layers = t->c->num_hidden_layers;
     t->embed.w = t->model->embed_tokens;
     t->head.w = t->model->lm_head;
+    t->norm.w = (struct weight_view){.type = WEIGHT_F32, .data = t->model->norm, .rows = 1, .cols = t->c->dims.d, .stride = t->c->dims.d};
     if (t->eagle)
         rc = train_eagle_tensors(t, &b);
     if (t->o.part == TRAIN_MODEL && !(rc = outside(&b)) && !(t->layers = take(&b, (size_t)layers, sizeof *t->layers)))
         rc = VB_NO_MEMORY;
     for (int i = 0; !rc && t->layers && i < layers; i++) {
         snprintf(b.prefix, sizeof b.prefix, "model.layers.%d.", i);
-        rc = layer(&b, &t->layers[i], i, &t->model->layers[i]);
+        rc = layer(&b, &t->layers[i], config_layer_is_moe(t->c, i), &t->model->layers[i]);
     }
     if (!rc && !(t->mtp = take(&b, (size_t)t->used, sizeof *t->mtp)))
         rc = VB_NO_MEMORY;
     for (int k = 0; !rc && k < t->used; k++)
-        rc = module(&b, &t->mtp[k], k);
+        rc = t->o.heads ? head(&b, &t->mtp[k], k) : module(&b, &t->mtp[k], k);
     if (!rc && t->count)
         qsort(t->tensors, t->count, sizeof *t->tensors, by_name);
     return rc;

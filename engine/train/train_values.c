@@ -169,6 +169,7 @@ static void carve_all(struct carver *c, struct trainer *t)
     t->hidden = floats(c, t->room * t->width);
     t->final = train_takes_final(t) ? t->hidden : train_is_soft(t) ? floats(c, n) : NULL;
     t->dhidden = floats(c, layers ? n : 0);
+    t->dtrunk = floats(c, layers && t->o.heads ? n : 0);
     carve_shared(c, &t->shared, t);
     t->cx.scratch_size = scratch_bytes(t);
     t->cx.scratch = carve(c, t->cx.scratch_size, 1);

@@ -57,6 +57,8 @@ static int check_eagle(const struct trainer_options *o, const struct loss *l, vb
 static int check_depths(const struct model *m, const struct trainer_options *o, vb_error *err)
 {
     int modules = o->modules ? o->modules : m->num_mtp, news = o->new_modules ? modules : modules - m->num_mtp;
+    if (o->heads)
+        return VB_OK;
     if (o->depths < (o->part == TRAIN_MODULES) || o->depths > VB_MAX_DRAFT)
         return vb_fail(err, VB_BAD_ARGUMENT, "%d MTP depths, wanted %d to %d", o->depths, o->part == TRAIN_MODULES, VB_MAX_DRAFT);
     if (o->modules < 0 || o->modules > VB_MAX_DRAFT)
@@ -159,8 +161,8 @@ int trainer_open(struct trainer **out, const struct model *m, const struct train
     struct loss loss = loss_of(options);
     int rc;
     o.depths = loss.depths;
-    if ((rc = check_model(m, &o, err)) || (rc = is_eagle(&o) ? check_eagle(&o, &loss, err) : check_depths(m, &o, err)) || (rc = check_numbers(&o, err)) ||
-        (rc = check_loss(m, &loss, is_eagle(&o), err)) ||
+    if ((rc = check_model(m, &o, err)) || (rc = train_check_heads(m, &o, err)) || (rc = is_eagle(&o) ? check_eagle(&o, &loss, err) : check_depths(m, &o, err)) ||
+        (rc = check_numbers(&o, err)) || (rc = check_loss(m, &loss, is_eagle(&o), err)) ||
         (rc = find_kernels(&k, o.isa, err)))
         return rc;
     struct trainer *t = vb_alloc(m->allocator, 1, sizeof *t);
@@ -172,14 +174,18 @@ int trainer_open(struct trainer **out, const struct model *m, const struct train
     t->o.loss = NULL; /* the caller's */
     t->o.eagle = NULL;
     t->loss = loss;
+    if (o.heads) {
+        t->heads = *o.heads;
+        t->o.heads = &t->heads;
+    }
     t->o.micro_tokens = o.micro_tokens ? o.micro_tokens : 2048;
     t->allocator = m->allocator_copy;
     t->cx.k = k;
     t->cx.threads = t->cx.most_threads = o.threads ? o.threads : vb_processors();
-    t->takes = ROWS_FEATURES;
-    t->width = t->c->dims.d;
+    t->takes = o.part == TRAIN_HEADS ? ROWS_TWO : ROWS_FEATURES;
+    t->width = (t->takes == ROWS_TWO ? 2 : 1) * t->c->dims.d;
     t->modules = is_eagle(&o) ? 0 : o.modules ? o.modules : m->num_mtp;
-    t->used = min_int(t->modules, used_by(&o));
+    t->used = o.heads ? o.depths : min_int(t->modules, used_by(&o));
     open_rope(t);
     if ((is_eagle(&o) && (rc = train_eagle_open(t, o.eagle, err))) || (rc = open_threads(t, err)) || (rc = train_make_tensors(t, err))) {
         trainer_close(t);

@@ -16,11 +16,22 @@
 #include "engine/pass/forward.h"
 #include "ops/backward/adamw.h"
 
-/* What is trained: every tensor, or for a model that stays as it is, its MTP modules or an EAGLE head (engine/draft/eagle_net.h). */
+/* What is trained: every tensor, or for a model that stays as it is, its MTP modules, an EAGLE head (engine/draft/eagle_net.h), or parallel
+ * heads. */
 enum trained_part { TRAIN_MODULES,
                     TRAIN_MODEL,
                     TRAIN_EAGLE,
-                    TRAIN_EAGLE3 };
+                    TRAIN_EAGLE3,
+                    TRAIN_HEADS };
+
+/* Parallel heads (docs/SEMANTICS.md): depth k of the loss is head k. Their layers have the sizes of the model's. */
+struct trained_heads {
+    const struct model *stored; /* from model_open_heads; outlives the trainer. NULL: all heads are new */
+    int after_last;             /* nonzero: heads read the residual stream after the last layer (trunk_layers = L), else before it */
+    int dense;                  /* of new heads: nonzero: they have a dense MLP, also if the model's last layer has experts */
+    int copied;                 /* of new heads: nonzero: each begins as a copy of the model's last layer, as far as shapes agree; 0: with
+                                   trainer_initial, so that it first passes its input on */
+};
 
 /* The embedding and the output head that a module uses (in Megatron, a stage of its pipeline has either copies of them, or those
  * of the model). */
@@ -41,7 +52,9 @@ struct trainer_eagle {
 struct trainer_options {
     enum trained_part part;
     enum module_ends ends;
-    int depths;          /* D; depth k uses module k mod `modules`. 0 with TRAIN_MODEL: no module is computed, and modules do not change */
+    /* With TRAIN_HEADS; or with TRAIN_MODEL: heads are trained together with the model, instead of modules. Else NULL */
+    const struct trained_heads *heads;
+    int depths;          /* D; the number of heads; or depth k uses module k mod `modules`. 0 with TRAIN_MODEL: no module is computed, and modules do not change */
     int modules;         /* 0: as many as the checkpoint stores. If more, the others are new; if fewer, the others are not used */
     int new_modules;     /* nonzero: all modules are new */
     int new_model;       /* nonzero: everything is new, and no weight of the model is read: it may have none (model_open_shapes).

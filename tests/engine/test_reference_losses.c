@@ -96,6 +96,71 @@ TEST(gradients_of_published_losses_are_those_of_differences)
     check_sequences(&small_checkpoints[0], "main-hidden=pre-norm", &modules, small_masked);
 }
 
+/* -- parallel heads --------------------------------------------------------------------------------------------------- */
+
+static void check_heads(const struct small_checkpoint *c, const struct loss *loss, const char *start)
+{
+    struct small m;
+    struct reference_gradients g;
+    small_open(&m, c);
+    m.options.loss = loss;
+    small_gradients_open(&m, &g);
+    m.error = small_rounding_error(&m, small_perturbed, small_losses(&m, &g).total);
+    small_check_tensors(&m, &g, start, c->name);
+    reference_gradients_close(&g);
+    small_close(&m);
+}
+
+TEST(gradients_of_parallel_heads_are_those_of_autograd)
+{
+    struct loss sum = loss_with("sum", 3, NULL), soft = sum;
+    json_t *golden = golden_json("heads.losses");
+    for (int k = 0; k < 3; k++)
+        soft.depth[k] = 0.5;
+    soft.terms = (struct loss_terms){.data = 0.6, .soft = 0.4};
+    check_autograd("v3", "before", golden, &(struct reference_loss_options){.loss = &sum});
+    check_autograd("v3", "after", golden, &(struct reference_loss_options){.loss = &sum});
+    check_autograd("v3", "soft", golden, &(struct reference_loss_options){.loss = &soft});
+    json_decref(golden);
+}
+
+/* With soft targets, whose gradients do not flow into the target, the tensors of heads alone. */
+TEST(gradients_of_parallel_heads_are_those_of_differences)
+{
+    for (const struct small_checkpoint *c = small_with_heads; c->name; c++) {
+        struct loss sum = loss_with("sum", c->heads, NULL), soft = sum;
+        soft.terms = (struct loss_terms){.data = 0.5, .soft = 0.25, .top = 0.75, .top_tokens = 3};
+        check_heads(c, &sum, "");
+        check_heads(c, &soft, "extra_heads.");
+    }
+}
+
+/* Heads of a detached loss leave the gradients of the target as they are without heads. */
+TEST(detached_heads_have_no_gradients_in_the_trunk)
+{
+    struct small m;
+    struct reference_gradients with, without;
+    struct loss sum = loss_with("sum", 2, NULL), none = loss_with("sum", 0, NULL);
+    const char *of_layer = "model.layers.0.self_attn.o_proj.weight";
+    small_open(&m, &small_with_heads[0]);
+    small_gradients_open(&m, &with);
+    small_gradients_open(&m, &without);
+    m.options.loss = &none;
+    small_losses(&m, &without);
+    for (int detached = 0; detached < 2; detached++) {
+        reference_gradients_close(&with);
+        small_gradients_open(&m, &with);
+        sum.detached = detached;
+        m.options.loss = &sum;
+        small_losses(&m, &with);
+        const struct reference_gradient *a = reference_gradient(&with, of_layer), *b = reference_gradient(&without, of_layer);
+        assert_int_equal(!memcmp(a->data, b->data, (size_t)a->rows * (size_t)a->cols * sizeof *a->data), detached);
+    }
+    reference_gradients_close(&with);
+    reference_gradients_close(&without);
+    small_close(&m);
+}
+
 /* -- aligned depths and drafts --------------------------------------------------------------------------------------- */
 
 struct seen_logits {
@@ -179,6 +244,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_of_published_losses_are_those_of_autograd),
         cmocka_unit_test(gradients_of_published_losses_are_those_of_differences),
+        cmocka_unit_test(gradients_of_parallel_heads_are_those_of_autograd),
+        cmocka_unit_test(gradients_of_parallel_heads_are_those_of_differences),
+        cmocka_unit_test(detached_heads_have_no_gradients_in_the_trunk),
         cmocka_unit_test(aligned_depths_are_the_drafts_of_mtp_eagle),
         cmocka_unit_test(losses_that_are_not_possible_are_refused_in_one_sentence),
     };

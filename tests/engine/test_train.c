@@ -15,7 +15,7 @@ enum { RUNS = 8 };
 /* -- against the reference ----------------------------------------------------------------------------------------- */
 
 struct truth {
-    struct reference *r;
+    struct reference *r, *heads; /* heads: parallel heads; NULL: none are trained */
     struct reference_gradients exact, moved;
     struct reference_losses losses;
     struct reference_sequence list[TRAINING_SEQUENCES];
@@ -32,11 +32,14 @@ static void truth_open(struct truth *x, const char *dir, const struct training_s
     OK(conventions_parse(&x->options.conventions, s->conventions, &err));
     for (size_t q = 0; q < TRAINING_SEQUENCES; q++)
         x->list[q] = (struct reference_sequence){s->list[q].tokens, (int)s->list[q].count, s->list[q].loss_mask};
-    OK(reference_gradients_open(&x->exact, x->r, &err));
+    if (s->options.heads)
+        OK(reference_heads_open(&x->heads, dir, x->r, &err));
+    x->options.heads = x->heads;
+    OK(reference_gradients_open_with_heads(&x->exact, x->r, x->heads, &err));
     OK(reference_backward(x->r, &x->options, x->list, TRAINING_SEQUENCES, &x->losses, &x->exact, &err));
     x->spread = doubles(x->exact.count);
     for (x->options.perturb = 1; x->options.perturb <= RUNS; x->options.perturb++) {
-        OK(reference_gradients_open(&x->moved, x->r, &err));
+        OK(reference_gradients_open_with_heads(&x->moved, x->r, x->heads, &err));
         OK(reference_backward(x->r, &x->options, x->list, TRAINING_SEQUENCES, &losses, &x->moved, &err));
         for (size_t i = 0; i < x->exact.count; i++) {
             const struct reference_gradient *g = &x->exact.of[i];
@@ -52,6 +55,7 @@ static void truth_close(struct truth *x)
 {
     free(x->spread);
     reference_gradients_close(&x->exact);
+    reference_close(x->heads);
     reference_close(x->r);
 }
 
@@ -95,7 +99,11 @@ static void check_losses(const char *name, const struct training_losses *have, c
     }
 }
 
-static void check_step(const char *dir, const char *name, const char *conventions, enum trained_part part, int depths, const struct loss *loss, int masked)
+enum { MASKED = 1,
+       HEADS = 2 };
+
+/* with: MASKED and HEADS, or'ed */
+static void check_step(const char *dir, const char *name, const char *conventions, enum trained_part part, int depths, const struct loss *loss, int with)
 {
     struct training_step s;
     struct truth x;
@@ -105,8 +113,10 @@ static void check_step(const char *dir, const char *name, const char *convention
     training_step(&s, m, part, depths);
     s.conventions = conventions;
     s.options.loss = loss;
-    if (masked)
+    if (with & MASKED)
         training_mask(&s);
+    if (with & HEADS)
+        training_heads_open(&s, m, dir);
     truth_open(&x, dir, &s);
     struct trainer *t = training_open(m, &s);
     struct training_losses losses = training_gradients(t, &s);
@@ -120,8 +130,9 @@ static void check_step(const char *dir, const char *name, const char *convention
     }
     if (part == TRAIN_MODEL && compared != x.exact.count)
         fail_msg("%s: %zu tensors are trained, %zu have gradients in the reference", name, compared, x.exact.count);
-    print_message("%s, %s, %d depths: %.2g of the bound\n", name, part == TRAIN_MODEL ? "model" : "modules", depths, most);
+    print_message("%s, %s, %d depths: %.2g of the bound\n", name, part == TRAIN_MODEL ? "model" : part == TRAIN_HEADS ? "heads" : "modules", depths, most);
     trainer_close(t);
+    training_heads_close(&s);
     vb_model_close(m);
     truth_close(&x);
 }
@@ -200,6 +211,25 @@ TEST(gradients_of_published_losses_are_those_of_the_reference)
     remove_dir(dir);
 }
 
+/* With soft targets, and masked; the conventions are those of modules, and change nothing here. */
+TEST(gradients_of_parallel_heads_are_those_of_the_reference)
+{
+    for (const struct small_checkpoint *c = small_with_heads; c->name; c++) {
+        char dir[64];
+        struct loss loss;
+        small_checkpoint(dir, c);
+        OK(loss_named(&loss, "sum", c->heads, -1, &err));
+        check_step(dir, c->name, NULL, TRAIN_MODEL, c->heads, &loss, HEADS);
+        check_step(dir, c->name, NULL, TRAIN_HEADS, c->heads, NULL, HEADS | MASKED);
+        loss.terms = (struct loss_terms){.data = 0.5, .soft = 0.25, .top = 0.5, .top_tokens = 3};
+        check_step(dir, "soft", "main-hidden=pre-norm,draft-position=token", TRAIN_HEADS, c->heads, &loss, HEADS);
+        check_step(dir, "soft", NULL, TRAIN_MODEL, c->heads, &loss, HEADS | MASKED);
+        loss.detached = 1;
+        check_step(dir, "detached", NULL, TRAIN_MODEL, c->heads, &loss, HEADS);
+        remove_dir(dir);
+    }
+}
+
 /* -- the loss ------------------------------------------------------------------------------------------------------ */
 
 struct logits {
@@ -216,8 +246,8 @@ static int keep_logits(void *context, int depth, size_t index, const float *logi
     return 0;
 }
 
-/* The sum of the cross entropies of a session's logits, as op_cross_entropy adds them. */
-static double loss_of_session(const vb_model *m, const int32_t *tokens, size_t n)
+/* The sum of the cross entropies of a session's logits for the tokens that come `ahead` tokens later, as op_cross_entropy adds them. */
+static double loss_of_session(const vb_model *m, const int32_t *tokens, size_t n, size_t ahead)
 {
     struct logits x = {calloc(n * m->config.dims.V, sizeof(float)), m->config.dims.V};
     struct op_ctx cx = {.k = kernels_select("best", NULL), .threads = 1, .most_threads = 1};
@@ -227,7 +257,7 @@ static double loss_of_session(const vb_model *m, const int32_t *tokens, size_t n
     vb_session_close(s);
     cx.scratch_size = op_cross_entropy_scratch(n, x.V, 1);
     cx.scratch = aligned_alloc(64, cx.scratch_size);
-    op_cross_entropy(&cx, &loss, x.z, x.z, tokens + 1, 1.0f, n - 1, x.V);
+    op_cross_entropy(&cx, &loss, x.z, x.z, tokens + ahead, 1.0f, n - ahead, x.V);
     free(cx.scratch);
     free(x.z);
     return loss;
@@ -243,9 +273,32 @@ TEST(the_forward_pass_has_the_bits_of_a_session_with_expanded_prefill)
         training_step(&s, m, TRAIN_MODEL, 0);
         struct trainer *t = training_open(m, &s);
         OK(trainer_losses(t, &s.list[4], 1, &losses, &err));
-        double want = loss_of_session(m, s.list[4].tokens, s.list[4].count) / (double)losses.rows;
+        double want = loss_of_session(m, s.list[4].tokens, s.list[4].count, 1) / (double)losses.rows;
         if (losses.main != want || losses.total != want)
             fail_msg("%s: the loss is %.17g, %.17g by the logits of a session", paths[i], losses.main, want);
+        trainer_close(t);
+        vb_model_close(m);
+    }
+}
+
+/* The logits of a head that is a copy of the last layer, and reads the same rows, are the model's. */
+TEST(heads_have_the_bits_of_a_session_with_expanded_prefill)
+{
+    static const char *const paths[] = {TINY_CHECKPOINTS(TINY_PATH)};
+    for (size_t i = 0; i < TINY_COUNT; i++) {
+        struct training_step s;
+        struct training_losses losses;
+        vb_model *m = training_model(paths[i], NULL);
+        training_step(&s, m, TRAIN_HEADS, 2);
+        training_heads_open(&s, m, NULL);
+        s.heads.copied = 1;
+        struct trainer *t = training_open(m, &s);
+        OK(trainer_losses(t, &s.list[4], 1, &losses, &err));
+        for (size_t k = 0; k < 2; k++) {
+            double want = loss_of_session(m, s.list[4].tokens, s.list[4].count, k + 2) / (double)losses.depth_rows[k];
+            if (losses.by_depth[k] != want)
+                fail_msg("%s: the loss of head %zu is %.17g, %.17g by the logits of a session", paths[i], k, losses.by_depth[k], want);
+        }
         trainer_close(t);
         vb_model_close(m);
     }
@@ -326,8 +379,10 @@ int main(void)
         cmocka_unit_test(gradients_of_modules_are_those_of_the_reference),
         cmocka_unit_test(gradients_of_small_models_are_those_of_the_reference),
         cmocka_unit_test(gradients_of_published_losses_are_those_of_the_reference),
+        cmocka_unit_test(gradients_of_parallel_heads_are_those_of_the_reference),
         cmocka_unit_test(steps_are_those_of_pytorch),
         cmocka_unit_test(the_forward_pass_has_the_bits_of_a_session_with_expanded_prefill),
+        cmocka_unit_test(heads_have_the_bits_of_a_session_with_expanded_prefill),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,28 +43,48 @@ static uint64_t bits_of_steps(const struct model *m, const struct training_step 
     return hash;
 }
 
-static void check_bits(const char *dir, enum trained_part part, int depths, int modules, enum module_ends ends, const struct loss *loss)
+static void check_ways(const char *dir, const struct model *m, struct training_step *s)
 {
     static const size_t cuts[] = {0, 1, 40, 4096};
+    s->options.max_norm = 0.5;
+    s->options.bias_update_speed = 1e-3;
+    if (s->options.loss)
+        training_mask(s);
+    uint64_t want = bits_of_steps(m, s);
+    for (size_t isa = 0; vb_isa(isa); isa++)
+        for (int threads = 1; threads <= 3; threads++) {
+            s->options.isa = vb_isa(isa);
+            s->options.threads = threads;
+            s->options.micro_tokens = cuts[threads];
+            if (bits_of_steps(m, s) != want)
+                fail_msg("%s: two steps have other bits with %s, %d threads and micro-batches of %zu tokens", dir, vb_isa(isa), threads, cuts[threads]);
+        }
+}
+
+static void check_bits(const char *dir, enum trained_part part, int depths, int modules, enum module_ends ends, const struct loss *loss)
+{
     struct training_step s;
     struct model *m = training_model(dir, NULL);
     training_step(&s, m, part, depths);
     s.options.loss = loss;
     s.options.modules = modules;
     s.options.ends = ends;
-    s.options.max_norm = 0.5;
-    s.options.bias_update_speed = 1e-3;
-    if (loss)
-        training_mask(&s);
-    uint64_t want = bits_of_steps(m, &s);
-    for (size_t isa = 0; vb_isa(isa); isa++)
-        for (int threads = 1; threads <= 3; threads++) {
-            s.options.isa = vb_isa(isa);
-            s.options.threads = threads;
-            s.options.micro_tokens = cuts[threads];
-            if (bits_of_steps(m, &s) != want)
-                fail_msg("%s: two steps have other bits with %s, %d threads and micro-batches of %zu tokens", dir, vb_isa(isa), threads, cuts[threads]);
-        }
+    check_ways(dir, m, &s);
+    vb_model_close(m);
+}
+
+/* Two new heads. */
+static void check_bits_of_heads(const char *dir, enum trained_part part, const struct loss *loss, int after_last, int dense)
+{
+    struct training_step s;
+    struct model *m = training_model(dir, NULL);
+    training_step(&s, m, part, 2);
+    training_heads_open(&s, m, NULL);
+    s.options.loss = loss;
+    s.heads.copied = part == TRAIN_MODEL || loss;
+    s.heads.after_last = after_last;
+    s.heads.dense = dense;
+    check_ways(dir, m, &s);
     vb_model_close(m);
 }
 
@@ -84,6 +104,45 @@ TEST(steps_have_the_same_bits_for_all_threads_micro_batches_and_instruction_sets
     small_checkpoint(dir, &small_checkpoints[1]); /* tied embeddings, which new modules use too */
     check_bits(dir, TRAIN_MODEL, 2, 2, ENDS_SHARED, NULL);
     remove_dir(dir);
+    OK(loss_named(&loss, "sum", 2, -1, &err));
+    loss.terms.soft = 0.5;
+    check_bits_of_heads("golden/tiny/v3", TRAIN_HEADS, &loss, 0, 0);
+    check_bits_of_heads("golden/tiny/glm", TRAIN_HEADS, NULL, 1, 1);
+    check_bits_of_heads("golden/tiny/v2", TRAIN_MODEL, &loss, 0, 1);
+    check_bits_of_heads("golden/tiny/v3", TRAIN_MODEL, NULL, 1, 0);
+}
+
+/* The heads of a model that is trained, too, read its rows from the layers' values, those of a frozen one from its pass. All weights are F32. */
+TEST(heads_have_the_same_gradients_with_a_frozen_model_as_with_a_trained_one)
+{
+    for (const struct small_checkpoint *c = small_with_heads; c->name; c++) {
+        char dir[64];
+        struct training_step s;
+        struct loss loss;
+        small_checkpoint(dir, c);
+        struct model *m = training_model(dir, NULL);
+        training_step(&s, m, TRAIN_HEADS, c->heads);
+        training_heads_open(&s, m, dir);
+        OK(loss_named(&loss, "sum", c->heads, -1, &err));
+        loss.terms.soft = 0.5;
+        s.options.loss = &loss;
+        struct trainer *frozen = training_open(m, &s);
+        s.options.part = TRAIN_MODEL;
+        struct trainer *whole = training_open(m, &s);
+        training_gradients(frozen, &s);
+        training_gradients(whole, &s);
+        for (size_t i = 0; i < trainer_count(frozen); i++) {
+            const struct trained_tensor *a = trainer_tensor(frozen, i), *b = training_tensor(whole, a->name);
+            assert_true(!strncmp(a->name, "extra_heads.", 12));
+            if (a->g && memcmp(a->g, b->g, training_numbers(a) * sizeof *a->g))
+                fail_msg("%s: %s has another gradient if the model is frozen", c->name, a->name);
+        }
+        trainer_close(frozen);
+        trainer_close(whole);
+        training_heads_close(&s);
+        vb_model_close(m);
+        remove_dir(dir);
+    }
 }
 
 static int keep_hidden(void *context, int depth, size_t index, const float *logits, const float *hidden)
@@ -414,6 +473,35 @@ TEST(what_cannot_be_trained_is_refused_in_one_sentence)
     vb_model_close(v2);
 }
 
+TEST(heads_that_cannot_be_trained_are_refused_in_one_sentence)
+{
+    struct training_step s;
+    struct trainer_options o;
+    struct loss loss;
+    struct model *m = training_model("golden/tiny/v3", NULL);
+    training_step(&s, m, TRAIN_HEADS, 3);
+    refuse(m, &s.options, VB_BAD_ARGUMENT, "parallel heads are to be trained, and none are given");
+    training_heads_open(&s, m, "golden/heads/parallel-v3");
+    refuse(m, &s.options, VB_UNSUPPORTED,
+           "golden/heads/parallel-v3: num_attention_heads of the heads is 2, that of golden/tiny/v3 is 3; heads are trained if their layers have the sizes");
+    o = s.options, o.depths = 2;
+    refuse(m, &o, VB_BAD_ARGUMENT, "2 parallel heads, golden/heads/parallel-v3 has 3");
+    o = s.options, o.part = TRAIN_MODULES;
+    refuse(m, &o, VB_BAD_ARGUMENT, "parallel heads are given, and modules are trained");
+    training_heads_close(&s);
+    s.heads.stored = NULL;
+    o = s.options, o.depths = 0;
+    refuse(m, &o, VB_BAD_ARGUMENT, "0 parallel heads, wanted 1 to ");
+    o = s.options, o.part = TRAIN_MODEL, o.new_model = s.heads.copied = 1;
+    refuse(m, &o, VB_BAD_ARGUMENT, "the heads of a new model are copies, wanted new ones");
+    OK(loss_named(&loss, "hass", 3, -1, &err));
+    o = s.options, o.loss = &loss;
+    refuse(m, &o, VB_BAD_ARGUMENT, "a loss wants module 0 at every depth, and each parallel head has one depth");
+    loss.chain = CHAIN_MODULES;
+    refuse(m, &o, VB_BAD_ARGUMENT, "a loss compares features, and parallel heads have none");
+    vb_model_close(m);
+}
+
 TEST(wrong_steps_are_refused_in_one_sentence)
 {
     struct training_step s;
@@ -480,6 +568,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_have_the_same_bits_for_all_threads_micro_batches_and_instruction_sets),
+        cmocka_unit_test(heads_have_the_same_gradients_with_a_frozen_model_as_with_a_trained_one),
         cmocka_unit_test(hidden_states_that_are_given_have_the_same_result_as_those_that_are_computed),
         cmocka_unit_test(a_shared_embedding_and_head_have_the_gradients_of_all_copies),
         cmocka_unit_test(the_first_step_moves_weights_against_their_gradients_by_the_learning_rate),
@@ -489,6 +578,7 @@ int main(void)
         cmocka_unit_test(a_new_model_begins_at_the_entropy_of_its_vocabulary_and_learns),
         cmocka_unit_test(new_modules_of_models_of_any_type_learn),
         cmocka_unit_test(what_cannot_be_trained_is_refused_in_one_sentence),
+        cmocka_unit_test(heads_that_cannot_be_trained_are_refused_in_one_sentence),
         cmocka_unit_test(wrong_steps_are_refused_in_one_sentence),
         cmocka_unit_test(every_failed_allocation_is_an_error_and_nothing_leaks),
     };

@@ -1,5 +1,6 @@
 #include "tests/support/autograd.h"
 
+#include "reference/weights.h"
 #include "tests/support/golden.h"
 #include "tests/support/references.h"
 #include "tests/support/test.h"
@@ -71,8 +72,22 @@ static void check_terms(const char *name, const char *part, const struct loss_te
     }
 }
 
-void check_autograd(const char *name, const char *part, json_t *golden, const struct reference_loss_options *options)
+/* The golden's parallel heads; NULL: it has none */
+static struct reference *open_heads(const struct reference *r, json_t *golden, const char *part)
 {
+    struct reference *heads = NULL;
+    vb_error err = {0};
+    const char *dir = json_string_value(json_object_get(golden, "heads"));
+    if (dir && reference_heads_open(&heads, dir, r, &err))
+        fail_msg("%s", err.message);
+    if (dir && !strcmp(part, "after"))
+        heads->trunk_layers = r->config.num_hidden_layers;
+    return heads;
+}
+
+void check_autograd(const char *name, const char *part, json_t *golden, const struct reference_loss_options *of_caller)
+{
+    struct reference_loss_options with = *of_caller, *options = &with;
     int32_t tokens[128];
     unsigned char masks[128];
     struct reference_sequence list[SEQUENCES_MAX];
@@ -85,7 +100,8 @@ void check_autograd(const char *name, const char *part, json_t *golden, const st
 
     if (!strncmp(part, "masked", strlen("masked")))
         read_masks(list, count, masks, json_object_get(golden, "loss_masks"));
-    if (reference_gradients_open(&g, r, &err) || reference_backward(r, options, list, count, &losses, &g, &err))
+    options->heads = open_heads(r, golden, part);
+    if (reference_gradients_open_with_heads(&g, r, options->heads, &err) || reference_backward(r, options, list, count, &losses, &g, &err))
         fail_msg("%s, %s: %s", name, part, err.message);
     double total = json_real_value(json_object_get(want, "total"));
     check_number(name, part, "the loss", losses.total, total, total);
@@ -105,5 +121,6 @@ void check_autograd(const char *name, const char *part, json_t *golden, const st
     if (listed != json_object_size(tensors))
         fail_msg("%s, %s: autograd has gradients of %zu tensors, of which %zu have one here", name, part, json_object_size(tensors), listed);
     reference_gradients_close(&g);
+    reference_close((struct reference *)(uintptr_t)options->heads);
     reference_close(r);
 }

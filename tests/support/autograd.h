@@ -1,5 +1,6 @@
 /* tests/support/autograd.h -- compares a training step of a tiny checkpoint with PyTorch's autograd: golden/truth/NAME.gradients.json and
- * NAME.losses.json. */
+ * NAME.losses.json. If the golden names a folder of parallel heads, these are the depths; in its part "after", they read the rows after the last
+ * layer. */
 #ifndef VB_TEST_AUTOGRAD_H
 #define VB_TEST_AUTOGRAD_H
 

@@ -37,6 +37,15 @@ const struct small_checkpoint small_checkpoints[] = {
     {.name = NULL},
 };
 
+const struct small_checkpoint small_with_heads[] = {
+    {"v3, heads", "DeepseekV3ForCausalLM", V3_KEYS YARN "\"norm_topk_prob\":true,\"n_future_tokens\":3,", .bias = 1, .heads = 2},
+    {"v2, a head after the last layer", "DeepseekV2ForCausalLM",
+     "\"n_group\":1,\"topk_group\":1,\"topk_method\":\"greedy\",\"norm_topk_prob\":false,\"routed_scaling_factor\":1.5,"
+     "\"n_future_tokens\":2,\"trunk_layers\":2,",
+     .tied = 1, .no_q_lora = 1, .heads = 1},
+    {.name = NULL},
+};
+
 struct writer {
     char header[1 << 15];
     float data[1 << 13];
@@ -132,6 +141,10 @@ void small_checkpoint(char dir[64], const struct small_checkpoint *c)
             put_layer(&w, c, prefix, l == 0 && !c->all_experts);
         else
             put_module(&w, c, prefix, l == LAYERS);
+    }
+    for (int k = 0; k < c->heads; k++) {
+        snprintf(prefix, sizeof prefix, "extra_heads.%d.", k);
+        put_layer(&w, c, prefix, 0);
     }
     strcpy(w.header + w.used, "}");
     write_safetensors(dir, "model.safetensors", w.header, w.data, w.count * sizeof *w.data);

@@ -10,6 +10,7 @@ struct small_checkpoint {
     const char *keys;
     int no_q_lora, tied, bias, all_experts; /* bias: the router has one; all_experts: there is no dense layer */
     int modules;              /* MTP modules; the first has its own embedding and output head */
+    int heads;                /* parallel heads, in the same folder; `keys` says n_future_tokens */
 };
 
 enum { SMALL_V = 12 };
@@ -17,6 +18,9 @@ enum { SMALL_V = 12 };
 /* A DeepSeek-V3 with YaRN, groups of experts and two MTP modules; DeepSeek-V2 with tied embeddings and with q_lora; a Mistral 4 that
  * scales queries from position 4 on; and a DeepSeek-V3 whose RoPE rotates halves. The last entry has no name. */
 extern const struct small_checkpoint small_checkpoints[];
+/* A DeepSeek-V3 with two parallel heads before its last layer, and a DeepSeek-V2 with tied embeddings and one after its last layer. The last
+ * entry has no name. */
+extern const struct small_checkpoint small_with_heads[];
 
 /* Writes the checkpoint into a new directory, whose path is written to `dir`. */
 void small_checkpoint(char dir[64], const struct small_checkpoint *c);

@@ -16,25 +16,40 @@ static const unsigned char small_mask[14] = {1, 0, 1, 1, 0, 0, 0, 0, 1, 0, 1, 0,
 const struct reference_sequence small_masked[SMALL_SEQUENCES] = {
     {small_text, 8, small_mask}, {small_text + 8, 3, small_mask + 8}, {small_text + 11, 2, small_mask + 11}, {small_text + 13, 1, small_mask + 13}};
 
-void small_open(struct small *m, const struct small_checkpoint *c)
+/* Files are mapped read-only; the test changes tensors. */
+static void own_tensors(const struct reference *r)
 {
-    *m = (struct small){.options = {.mtp_loss_scaling_factor = 0.3}, .list = small_sequences, .count = SMALL_SEQUENCES};
-    vb_error err = {0};
-    small_checkpoint(m->dir, c);
-    if (reference_open(&m->r, m->dir, NULL, &err))
-        fail_msg("%s: %s", c->name, err.message);
-    for (size_t i = 0; i < checkpoint_count(m->r->checkpoint); i++) {
-        struct tensor *t = (struct tensor *)checkpoint_at(m->r->checkpoint, i); /* the file is mapped read-only */
+    for (size_t i = 0; r && i < checkpoint_count(r->checkpoint); i++) {
+        struct tensor *t = (struct tensor *)checkpoint_at(r->checkpoint, i);
         void *copy = malloc(t->bytes);
         assert_non_null(copy);
         t->data = memcpy(copy, t->data, t->bytes);
     }
 }
 
+static void free_tensors(const struct reference *r)
+{
+    for (size_t i = 0; r && i < checkpoint_count(r->checkpoint); i++)
+        free((void *)checkpoint_at(r->checkpoint, i)->data);
+}
+
+void small_open(struct small *m, const struct small_checkpoint *c)
+{
+    *m = (struct small){.options = {.mtp_loss_scaling_factor = 0.3}, .list = small_sequences, .count = SMALL_SEQUENCES};
+    vb_error err = {0};
+    small_checkpoint(m->dir, c);
+    if (reference_open(&m->r, m->dir, NULL, &err) || (c->heads && reference_heads_open(&m->heads, m->dir, m->r, &err)))
+        fail_msg("%s: %s", c->name, err.message);
+    m->options.heads = m->heads;
+    own_tensors(m->r);
+    own_tensors(m->heads);
+}
+
 void small_close(struct small *m)
 {
-    for (size_t i = 0; i < checkpoint_count(m->r->checkpoint); i++)
-        free((void *)checkpoint_at(m->r->checkpoint, i)->data);
+    free_tensors(m->r);
+    free_tensors(m->heads);
+    reference_close(m->heads);
     reference_close(m->r);
     remove_dir(m->dir);
 }
@@ -75,6 +90,13 @@ double small_rounding_error(const struct small *m, double (*total)(const struct 
     return 8 * most * 0x1p24 * 24 * 0x1p-53;
 }
 
+void small_gradients_open(const struct small *m, struct reference_gradients *g)
+{
+    vb_error err = {0};
+    if (reference_gradients_open_with_heads(g, m->r, m->heads, &err))
+        fail_msg("%s", err.message);
+}
+
 void small_check_tensors(struct small *m, const struct reference_gradients *g, const char *start, const char *name)
 {
     for (size_t i = 0; i < g->count; i++) {
@@ -83,7 +105,8 @@ void small_check_tensors(struct small *m, const struct reference_gradients *g, c
             continue;
         snprintf(what, sizeof what, "%s, %s", name, g->of[i].name);
         m->n = (size_t)g->of[i].rows * (size_t)g->of[i].cols;
-        m->weights = (float *)checkpoint_find(m->r->checkpoint, g->of[i].name)->data;
+        const struct reference *from = strncmp(g->of[i].name, "extra_heads.", 12) ? m->r : m->heads;
+        m->weights = (float *)checkpoint_find(from->checkpoint, g->of[i].name)->data;
         m->x = doubles(m->n);
         for (size_t j = 0; j < m->n; j++)
             m->x[j] = m->weights[j];

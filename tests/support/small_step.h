@@ -14,7 +14,7 @@ extern const struct reference_sequence small_masked[SMALL_SEQUENCES];    /* the 
 
 struct small {
     char dir[64];
-    struct reference *r;
+    struct reference *r, *heads; /* heads: parallel heads; NULL: the checkpoint has none */
     struct reference_loss_options options;
     const struct reference_sequence *list; /* the step: initially small_sequences */
     int count;
@@ -32,6 +32,8 @@ struct reference_losses small_losses(const struct small *m, struct reference_gra
 double small_perturbed(const struct small *m, uint64_t perturb); /* the total loss of a perturbed run */
 /* Bounds the rounding error of the total loss, which is `exact`. total: computes that of a perturbed run. */
 double small_rounding_error(const struct small *m, double (*total)(const struct small *m, uint64_t perturb), double exact);
+
+void small_gradients_open(const struct small *m, struct reference_gradients *g);
 
 /* Compares the gradients of all tensors whose names begin with `start` with differences of the total loss. The caller sets m->error. */
 void small_check_tensors(struct small *m, const struct reference_gradients *g, const char *start, const char *name);

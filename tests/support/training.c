@@ -23,6 +23,18 @@ void training_mask(struct training_step *s)
     }
 }
 
+void training_heads_open(struct training_step *s, const struct model *m, const char *dir)
+{
+    struct model *stored = NULL;
+    int trunk_layers = 0;
+    if (dir)
+        OK(model_open_heads(&stored, &trunk_layers, dir, m, &err));
+    s->heads = (struct trained_heads){.stored = stored, .after_last = trunk_layers == m->config.num_hidden_layers};
+    s->options.heads = &s->heads;
+}
+
+void training_heads_close(struct training_step *s) { vb_model_close((struct model *)(uintptr_t)s->heads.stored); }
+
 vb_model *training_model(const char *dir, const char *conventions)
 {
     struct model *m;

@@ -14,10 +14,15 @@ struct training_step {
     struct training_sequence list[TRAINING_SEQUENCES];
     struct trainer_options options; /* one thread, AdamW's usual numbers, factor 0.3 */
     const char *conventions;        /* of the model; NULL: the defaults */
+    struct trained_heads heads;     /* options.heads, if there are some */
 };
 void training_step(struct training_step *s, const struct model *m, enum trained_part part, int depths);
 /* Gives the sequences a loss mask with 0 and 1; that of the second has no 1. */
 void training_mask(struct training_step *s);
+
+/* Trains the parallel heads in `dir`, or new ones if it is NULL. */
+void training_heads_open(struct training_step *s, const struct model *m, const char *dir);
+void training_heads_close(struct training_step *s);
 
 /* An error fails the test. */
 vb_model *training_model(const char *dir, const char *conventions);
