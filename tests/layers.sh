@@ -1,6 +1,6 @@
 #!/bin/sh
-# tests/layers.sh [BUILD] -- does tools/scripts/layers notice? What must not be is planted in a copy of the tree, one thing at a
-# time; the check must fail and name it. BUILD has the objects.
+# tests/layers.sh [BUILD] -- does tools/scripts/layers notice? What must not be is planted in a copy of the tree; the check must
+# fail and name it all. BUILD has the objects.
 set -eu
 cd "$(dirname "$0")/.."
 build=$(cd "${1:-build}" && pwd)
@@ -22,58 +22,56 @@ fail() { sed 's/^/    /' "$work/log"; echo "FAILED: $1" >&2; exit 1; }
 check || fail "the tree as it is"
 tests=$((tests + 1))
 
-noticed() { # WHAT TEXT: the check fails and says TEXT; then what was planted is taken away
-    ! check || fail "$1: not noticed"
-    grep -qF "$2" "$work/log" || fail "$1: it does not say $2"
-    [ "$(grep -c . "$work/log")" -le 3 ] || fail "$1: it says more than that"
-    rm -rf "$tree/engine/sub" "$tree"/*/planted.c "$tree"/*/*/planted.c "$tree"/objects/*/*/planted.o
-    cp tools/scripts/layers.table "$tree/tools/scripts"
-    tests=$((tests + 1))
-    echo "ok: $1"
-}
-plant() { # FILE, from the standard input
+plant() { # FILE WHAT TEXT, from the standard input: text of a file that the check must complain of by saying TEXT
     mkdir -p "$(dirname "$tree/$1")"
-    cat >"$tree/$1"
+    cat >>"$tree/$1"
+    printf '%s\t%s\n' "$2" "$3" >>"$work/planted"
 }
-table() { # what sed makes of the table
-    sed "$1" tools/scripts/layers.table >"$tree/tools/scripts/layers.table"
+noticed() { # LINES: the check fails and says all that was planted, in so many lines
+    ! check || fail "nothing is noticed"
+    while IFS="$(printf '\t')" read -r what text; do
+        grep -qF "$text" "$work/log" || fail "$what: it does not say $text"
+        tests=$((tests + 1))
+        echo "ok: $what"
+    done <"$work/planted"
+    [ "$(grep -c . "$work/log")" -eq "$1" ] || fail "it says more than that"
 }
 
-echo '#include "tools/cli/cli.h"' | plant engine/sub/planted.c
-noticed "a new folder of engine/ includes the command" "engine/sub/planted.c:1: includes tools/cli/cli.h"
+plant engine/sub/planted.c "a new folder of engine/ includes the command" "engine/sub/planted.c:1: includes tools/cli/cli.h" <<'END'
+#include "tools/cli/cli.h"
+END
+plant engine/other/planted.c "a new folder of engine/ is not in the table" "the table has no folder engine/other" <<'END'
+int nothing;
+END
+plant engine/base/planted.c "a lower folder includes a higher one" "does not let engine/base include engine/session" <<'END'
+#include "engine/session/session.h"
+END
+plant tools/planted.c "the command includes an inner header" "tools/planted.c:1: includes engine/model/model_internal.h" <<'END'
+#include "engine/model/model_internal.h"
+END
+plant engine/template/planted.c "an inner header of a folder below" "which is for its own folder only" <<'END'
+#include "engine/text/tokenizer_internal.h"
+END
+plant tools/cli/planted.c "a tag that is defined twice" "the tag vb_session is defined in" <<'END'
+struct vb_session { int nothing; };
+END
+plant engine/session/planted.c "an include from the folder" "is not a path from the repository's root" <<'END'
+#include "session.h"
+END
+plant engine/choose/planted.c "a lower folder calls a higher one without including it" "engine/choose/planted.c: uses vb_is_end_token of engine/model/model.c" <<'END'
+int vb_is_end_token(const void *, int); int planted(void); int planted(void) { return vb_is_end_token(0, 0); }
+END
+plant engine/files/planted.c "the library ends the process" "exit or abort inside the library" <<'END'
+void planted_too(void); void planted_too(void) { exit(1); }
+END
+${CC:-gcc} -c -o "$tree/objects/engine/choose/planted.o" "$tree/engine/choose/planted.c"
+noticed 12
+rm -rf "$work/planted" "$tree/engine/sub" "$tree/engine/other" "$tree"/*/planted.c "$tree"/*/*/planted.c "$tree"/objects/*/*/planted.o
 
-mkdir "$tree/engine/sub"
-echo 'int nothing;' | plant engine/sub/planted.c
-noticed "a new folder of engine/ is not in the table" "the table has no folder engine/sub"
-
-echo '#include "engine/session/session.h"' | plant engine/base/planted.c
-noticed "a lower folder includes a higher one" "does not let engine/base include engine/session"
-
-echo '#include "engine/model/model_internal.h"' | plant tools/planted.c
-noticed "the command includes an inner header" "tools/planted.c:1: includes engine/model/model_internal.h"
-
-echo '#include "engine/text/tokenizer_internal.h"' | plant engine/template/planted.c
-noticed "an inner header of a folder below" "which is for its own folder only"
-
-echo 'struct vb_session { int nothing; };' | plant tools/planted.c
-noticed "a tag that is defined twice" "the tag vb_session is defined in"
-
-echo '#include "session.h"' | plant engine/session/planted.c
-noticed "an include from the folder" "is not a path from the repository's root"
-
-echo 'int vb_is_end_token(const void *, int); int planted(void); int planted(void) { return vb_is_end_token(0, 0); }' |
-    plant engine/base/planted.c
-${CC:-gcc} -c -o "$tree/objects/engine/base/planted.o" "$tree/engine/base/planted.c"
-noticed "a lower folder calls a higher one without including it" "engine/base/planted.c: uses vb_is_end_token of engine/model/model.c"
-
-echo 'void planted(void); void planted(void) { exit(1); }' | plant engine/base/planted.c
-noticed "the library ends the process" "exit or abort inside the library"
-
-table 's,^engine/base: *,&engine/session ,'
-noticed "two folders need each other" "the table has a cycle: engine/base -> engine/session -> engine/base"
-
-echo "tools/main.c -> engine/base/json.h" >>"$tree/tools/scripts/layers.table"
-noticed "an exception that nothing needs" "tools/main.c -> engine/base/json.h is no longer needed"
-
-check || fail "the tree as it was"
+sed 's,^engine/base: *,&engine/session ,' tools/scripts/layers.table |
+    plant tools/scripts/other.table "two folders need each other" "the table has a cycle: engine/base -> engine/session -> engine/base"
+mv "$tree/tools/scripts/other.table" "$tree/tools/scripts/layers.table"
+echo "tools/main.c -> engine/base/json.h" |
+    plant tools/scripts/layers.table "an exception that nothing needs" "tools/main.c -> engine/base/json.h is no longer needed"
+noticed 2
 echo "[  PASSED  ] $tests tests."
