@@ -58,8 +58,9 @@ $(BUILD)/tests/test_draft_length: WRAP := -Wl,--wrap=monotonic_seconds
 # This one takes kinds of rename away from the file system.
 $(BUILD)/tests/test_new_file: WRAP := -Wl,--wrap=renameat2,--wrap=link
 
-# This one compares the program with its table of options.
-$(BUILD)/tests/test_help: $(patsubst %,$(BUILD)/tools/cli/options_%.o,run inspect train)
+# This one compares the program with its table of options, and runs it inside.
+$(BUILD)/tests/test_help: $(filter-out %/tools/main.o,$(TOOL_OBJ))
+$(BUILD)/tests/test_help: LIBS += $(EDIT) $(HTTP)
 
 # These test parts of the server, and let its allocations fail.
 SCHEMA := $(patsubst %,$(BUILD)/tools/serve/%.o,schema schema_read schema_build schema_step schema_string schema_state allowed vocabulary thinking meaning_json)
