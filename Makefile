@@ -130,6 +130,7 @@ TOOL_SRC  := $(filter-out tools/train/% tools/hooks/% tools/mpi/%,$(wildcard too
 LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o)
 REF_OBJ   := $(REF_SRC:%.c=$(BUILD)/%.o)
 TOOL_OBJ  := $(TOOL_SRC:%.c=$(BUILD)/%.o)
+VECTOR_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter simd/avx% simd/neon%,$(SIMD)))
 
 .DEFAULT_GOAL := all
 .PHONY: all demo train-demo serve test test-all checkasm checkasm-bench golden asan ubsan fuzz layers fmt clean help deps
@@ -169,6 +170,13 @@ $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC $<)
 	$(Q)$(CC) $(BASE) $(CFLAGS) $(call library_flags,$<) $(FLAGS) $(call unoptimised,$<) -c -o $@ $<
+
+# A build that need not check its vector files takes over those of another one.
+ifdef VECTORS_OF
+$(VECTOR_OBJ): $(BUILD)/%.o: $(VECTORS_OF)/%.o
+	@mkdir -p $(@D)
+	$(Q)cp $< $@
+endif
 
 # built again when the answer changes
 ifneq ($(shell cat $(BUILD)/cuda.found 2>/dev/null),$(or $(CUDA),no))

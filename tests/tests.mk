@@ -159,11 +159,11 @@ ubsan: ubsan-programs
 	@tests/run.sh -l build-undefined/logs $(call run_subset,undefined) $(call no_clang,undefined)
 
 # Data races. gcc's ThreadSanitizer does not know OpenMP, whose threads only tests and the opening of models still use; sessions compute
-# with ops/crew.c. `make test` runs the first of these programs.
+# with ops/crew.c. `make test` runs the first of these programs, with scalar kernels: the vector files of its build are not compiled again.
 TSAN := test_threads test_session test_forced test_rounds test_batch
 TSAN_RANKS := test_ranks test_ranks_bytes # each opens models in several threads; OpenMP then has one thread for each of them
-threads-program:
-	+$(MAKE) BUILD=build-thread OPT=-O1 CFLAGS=-g1 UNOPTIMISED="simd/avx% simd/neon%" SANITIZE=-fsanitize=thread build-thread/tests/test_threads
+threads-program: $(VECTOR_OBJ)
+	+$(MAKE) BUILD=build-thread-scalar OPT=-O1 CFLAGS=-g1 VECTORS_OF=$(BUILD) SANITIZE=-fsanitize=thread build-thread-scalar/tests/test_threads
 tsan-programs:
 	+$(MAKE) BUILD=build-thread OPT=-O1 SANITIZE=-fsanitize=thread $(addprefix build-thread/tests/,$(TSAN) $(TSAN_RANKS))
 tsan: tsan-programs $(TSAN_CREW)
@@ -247,7 +247,7 @@ LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_quantised t
           checkops_attention)
 run_native = "layers:tools/scripts/layers $(BUILD)" "tests/layers:tests/layers.sh $(BUILD)" "docs:tests/docs.py $(BUILD)" "grids:tests/grids.py" "train-demo:tests/cli/train-demo.sh $(BUILD)" $(filter $(LONG),$(TESTS)) $(BUILD)/tests/checkasm tests/install.sh tests/python.sh \
              "layouts:tests/cli/test_layouts.py $(BUILD)/verbatim" "layouts/int8:tests/cli/test_layouts_int8.py $(BUILD)/verbatim" "layouts/mistral:tests/cli/test_layouts_mistral.py $(BUILD)/verbatim" "plan:tests/cli/test_plan.py $(BUILD)/verbatim" "cuda/ptx:tests/cuda/ptx.py" "cuda/device:tests/cuda/test_device.py $(BUILD)/tests/cuda/verbatim" "mpi:tests/cli/test_mpi.py $(BUILD)/verbatim" "mpi/memory:tests/cli/test_mpi_memory.py $(BUILD)/verbatim" "serve/load:tests/cli/test_serve_load.py $(BUILD)/verbatim" "serve/page:tests/cli/test_serve_page.py $(BUILD)/verbatim" "serve/meaning:tests/cli/test_serve_meaning.py $(BUILD)/verbatim" \
-             "tsan/crew:$(TSAN_CREW)" "tsan/test_threads:build-thread/tests/test_threads" "browser:tests/browser.sh $(BUILD)/verbatim" "serve:tests/cli/test_serve.py $(BUILD)/verbatim" "serve/clients:tests/cli/test_serve_clients.py $(BUILD)/verbatim" "serve/memory:tests/cli/test_serve_memory.py $(BUILD)/verbatim" \
+             "tsan/crew:$(TSAN_CREW)" "tsan/test_threads:build-thread-scalar/tests/test_threads scalar" "browser:tests/browser.sh $(BUILD)/verbatim" "serve:tests/cli/test_serve.py $(BUILD)/verbatim" "serve/clients:tests/cli/test_serve_clients.py $(BUILD)/verbatim" "serve/memory:tests/cli/test_serve_memory.py $(BUILD)/verbatim" \
              "serve/random:tests/cli/test_serve_random.py $(BUILD)/verbatim" "serve/openai:tests/cli/test_serve_openai.py $(BUILD)/verbatim" $(filter-out $(LONG),$(TESTS)) $(call fuzz_smoke)
 
 # One make builds all of it, so that no core waits for the slowest file of one build. Both sanitizers share a build; test_session and
