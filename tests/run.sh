@@ -42,6 +42,7 @@ if [ "$1" = -l ]; then
 fi
 mkdir -p "$logs"
 : >"$logs/results"
+[ -z "${VERBATIM_TURN:-}" ] || echo "of long sweeps a share is tried; VERBATIM_TURN=$VERBATIM_TURN PROGRAM tries the same share again"
 printf '%s\0' "$@" | xargs -0 -n 1 -P "$(nproc)" "$0" --one "$logs"
 awk -v wanted=$# '
     { tests += $2; skipped += $3; cpu += $5; if ($1 != 0) { failed++; names = names " " $4 } }

@@ -214,10 +214,11 @@ run_older  = "haswell/test_bits:$(on_haswell)/tests/test_bits $(HASWELL_LINES)" 
 older-cpus: all $(addprefix $(BUILD)/tests/,test_bits checkasm checkops_onednn test_prefill test_bench)
 	@tests/run.sh -l $(BUILD)/logs $(run_older)
 
-# Other compilers and levels of optimisation: the golden bits once more. Clang needs libomp; without them it is skipped. gcc -O3 and
-# clang -O0 are left to `make crossbuild`: `make test` has gcc at -O0 (INLINED: in part -O1) and -O2, and clang at -O1 with sanitizers and at -O3. Without -g: it takes a fifth of the time.
-CROSS       := gcc-O0 clang-O3
-crossbuild: CROSS += gcc-O3 clang-O0
+# Other compilers and levels of optimisation: the golden bits once more. Clang needs libomp; without them it is skipped. Of gcc -O0 (INLINED: in
+# part -O1) and clang -O3, `make test` builds the one that has its turn; it also has gcc -O2, and clang -O1 with sanitizers. Without -g: it takes a
+# fifth of the time.
+CROSS = $(if $(has_clang),$(word $(shell echo $$(($(TURN) % 2 + 1))),gcc-O0 clang-O3),gcc-O0)
+crossbuild: CROSS = gcc-O0 gcc-O3 clang-O0 clang-O3
 CROSS_LINES ?= 3
 has_clang    = $(shell echo 'int main(void) { return 0; }' | clang -fopenmp -x c -o /dev/null - 2>/dev/null && echo yes)
 cross_here   = $(if $(has_clang),$(CROSS),$(filter-out clang%,$(CROSS)))
@@ -242,6 +243,10 @@ check: all $(addprefix $(BUILD)/tests/,$(QUICK) test_bits checkasm)
 	@tests/run.sh -l $(BUILD)/logs/check $(QUICK:%=$(BUILD)/tests/%) "test_bits:$(BUILD)/tests/test_bits 6" "checkasm:$(BUILD)/tests/checkasm --quick" \
 	    "layers:tools/scripts/layers $(BUILD)" "docs:tests/docs.py $(BUILD)" "mistakes:tests/mistakes/mistakes.py --check" "man:tools/scripts/man.sh 1 $(BUILD)/verbatim $(VERSION)"
 
+# Of long sweeps `make test` tries a share, and each commit has another one's turn (tests/support/turn.h). `make test-all` tries all.
+TURN   = $(shell printf '%d' 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0))
+SWEEPS = $(call programs,$(notdir $(shell grep -lw has_turn tests/*/test_*.c tests/*/checkops_*.c)))
+
 # The longest first, so that no core waits for one of them at the end.
 LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_quantised test_prefill test_rejection test_truth test_diff test_precision test_forced \
           checkops_attention)
@@ -254,7 +259,7 @@ run_native = "layers:tools/scripts/layers $(BUILD)" "tests/layers:tests/layers.s
 # test_session_file take minutes there and are left to `make asan` and `make ubsan`.
 test: test-deps
 	+$(MAKE) -j2 WERROR=1 all test-programs arm64-programs sanitized-programs crossbuild-programs threads-program
-	@tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) $(run_stack) "mistakes:$(MISTAKES) --jobs 1 --share 5 --tests-pass" "mistakes/planted:tests/mistakes/planted.sh $(BUILD)" "foreign:tests/foreign/run.sh score.py --sample --only f32,bf16 --goals f32:right=100,bf16:right=100,clean=0 $(BUILD)/verbatim" $(call run_subset,sanitized,test_session test_session_file) $(call no_clang,sanitized) \
+	@VERBATIM_TURN=$(TURN) tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) $(run_stack) "mistakes:$(MISTAKES) --jobs 1 --share 8 --tests-pass" "mistakes/planted:tests/mistakes/planted.sh $(BUILD)" "foreign:tests/foreign/run.sh score.py --sample --only f32,bf16 --goals f32:right=100,bf16:right=100,clean=0 $(BUILD)/verbatim" $(call run_subset,sanitized,test_session test_session_file) $(call no_clang,sanitized) \
 	    "sanitized/serve/clients:$(with_tls) SERVE_FUZZ=1000 tests/cli/test_serve_clients.py build-sanitized/verbatim malformed_requests_do_no_harm"
 
 # The server with clients of others, crowds of connections, and more of what `make test` samples. serve_*.sh install their clients with pip.
@@ -278,7 +283,7 @@ serve-all: serve-programs
 
 test-all: test tsan coverage fuzz ubsan crossbuild serve-all
 	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all" "test_bits_all:$(BUILD)/tests/test_bits --all" "checkcuda_exp_all:$(BUILD)/tests/checkcuda_exp --all" $(foreach t,weights sessions taps faults,"test_ranks_$(t)_all:$(BUILD)/tests/test_ranks_$(t) --all") \
-	    "mistakes/all:$(MISTAKES) --jobs 1" \
+	    $(foreach t,$(SWEEPS),"all/$(notdir $t):$t") "mistakes/all:$(MISTAKES) --jobs 1" \
 	    "foreign/all:tests/foreign/run.sh score.py -v --goals f32:right=100,bf16:right=97,f16:right=98,tf32:right=98,fp8:right=95,clean=0 $(BUILD)/verbatim" \
 	    "foreign/hooks:tests/foreign/run.sh score.py -v --hooks --ranks 1 --only bf16 --goals bf16:right=96,clean=0 $(BUILD)/verbatim" \
 	    "foreign/conventions:tests/foreign/run.sh score_conventions.py -v --goals f32=10,bf16=10 $(BUILD)/verbatim" \

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "tests/support/process.h"
+#include "tests/support/turn.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define MODEL "golden/tiny/v3-mtp3"
@@ -96,6 +97,8 @@ TEST(the_conventions_of_a_dump_are_found)
     make_dir(dir);
     snprintf(path, sizeof path, "%s/d.safetensors", dir);
     for (size_t i = 0; i < sizeof dumps / sizeof *dumps; i++) {
+        if (!has_turn(i, 3) && i + 1 < sizeof dumps / sizeof *dumps) /* the last is used below */
+            continue;
         snprintf(model, sizeof model, "golden/tiny/%s", dumps[i].model);
         struct said s = RUN("dump", model, "--tokens", "5,6,7,8,9,11,20,31,14,15", "-o", path, "--force", "--convention", dumps[i].list);
         expect_code(&s, 0);

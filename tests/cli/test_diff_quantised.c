@@ -30,6 +30,8 @@ TEST(in_q8_and_q4_the_engine_is_within_the_bound_of_the_reference)
     char model[64];
     for (size_t i = 0; i < COUNT(models); i++)
         for (size_t k = 0; k < COUNT(precisions); k++) {
+            if (!has_turn(2 * i + k, 3))
+                continue;
             snprintf(model, sizeof model, TINY "%s", models[i]);
             check_against_reference(model, precisions[k]);
             EXPECT(3, "structural", a, model, "--reference"); /* which is f32's */
@@ -52,8 +54,10 @@ TEST(of_quantised_files_the_engine_is_within_the_bound_of_the_reference)
         snprintf(file, sizeof file, "%s.gguf", models[i].name);
         snprintf(model, sizeof model, "%s/%s", dir, file);
         write_quantised(dir, file, models[i]);
-        check_against_reference(model, "f32");
-        check_against_reference(model, "bf16");
+        if (has_turn(i, 2))
+            check_against_reference(model, "f32");
+        if (has_turn(i + 1, 2))
+            check_against_reference(model, "bf16");
     }
 }
 

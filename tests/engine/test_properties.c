@@ -152,6 +152,27 @@ TEST(the_settings_cover_every_pair_of_values)
     assert_true(c.num_rows * 8 < product);
 }
 
+/* What `make test` leaves out at one commit, it tries at others. */
+TEST(every_case_of_a_sweep_has_its_turn)
+{
+    char turn[24], *given = getenv("VERBATIM_TURN") ? strdup(getenv("VERBATIM_TURN")) : NULL;
+    for (size_t shares = 1; shares < 6; shares++)
+        for (size_t number = 0; number < 20; number++) {
+            size_t tried = 0;
+            for (size_t t = 0; t < shares; t++) {
+                snprintf(turn, sizeof turn, "%zu", 0xfffffff0 + t);
+                setenv("VERBATIM_TURN", turn, 1);
+                tried += (size_t)has_turn(number, shares);
+            }
+            assert_int_equal(tried, 1);
+            unsetenv("VERBATIM_TURN");
+            assert_true(has_turn(number, shares));
+        }
+    if (given)
+        setenv("VERBATIM_TURN", given, 1);
+    free(given);
+}
+
 /* ---- sequences ---------------------------------------------------------------------------------------------------- */
 
 #define PROMPTS 5
@@ -281,8 +302,11 @@ TEST(every_setting_gives_the_bits_of_plain_decoding)
             check_setting(&r, (size_t)i);
             done++;
         }
-    for (int i = 0; !all && i < c.num_rows; i += quick ? 5 : 1, done++)
-        check_setting(&c.rows[i], (size_t)i);
+    for (int i = 0; !all && i < c.num_rows; i += quick ? 5 : 1)
+        if (has_turn((size_t)i, 3)) {
+            check_setting(&c.rows[i], (size_t)i);
+            done++;
+        }
     print_message("%d settings\n", done);
     for (int i = 0; i < c.size[MODEL]; i++) {
         struct subject *s = &subjects[i]; /* nobody should believe in a test that accepts, or rejects, every draft */
@@ -403,6 +427,7 @@ int main(int argc, char **argv)
     quick = argc > 1 && !strcmp(argv[1], "--quick");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_settings_cover_every_pair_of_values),
+        cmocka_unit_test(every_case_of_a_sweep_has_its_turn),
         cmocka_unit_test(every_setting_gives_the_bits_of_plain_decoding),
         cmocka_unit_test(models_without_mtp_give_the_same_bits_in_every_setting),
         cmocka_unit_test(threads_change_no_bit_and_do_run),

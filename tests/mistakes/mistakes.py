@@ -97,8 +97,8 @@ def find(mistakes):
 
 
 def environment():
-    """Of a surrounding make only the variables of its command line: its job server is not ours."""
-    env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    """Of a surrounding make only the variables of its command line: its job server is not ours. Tests try all of their cases."""
+    env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "VERBATIM_TURN")}
     _, dashes, variables = os.environ.get("MAKEFLAGS", "").partition("-- ")
     if dashes:
         env["MAKEFLAGS"] = "-- " + variables

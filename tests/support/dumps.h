@@ -7,6 +7,7 @@
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny.h"
+#include "tests/support/turn.h"
 
 #define TINY "golden/tiny/"
 #define TOKENS "5,6,7,70,9,33,17,2,88,41"

@@ -7,6 +7,7 @@
 #include "tests/support/files.h"
 #include "tests/support/random.h"
 #include "tests/support/test.h"
+#include "tests/support/turn.h"
 
 #include <inttypes.h>
 #include <jansson.h>
