@@ -65,8 +65,10 @@ static int by_name(const void *a, const void *b)
     return strcmp((*x)->tensor->name, (*y)->tensor->name);
 }
 
-static int fill(struct reference_gradients *g, const struct matrix **list, size_t n, vb_error *err)
+int ref_gradients_of(struct reference_gradients *g, const struct matrix **list, size_t n, vb_error *err)
 {
+    if (!(g->of = vb_alloc(&g->allocator, n, sizeof *g->of)))
+        return vb_fail(err, VB_NO_MEMORY, "no memory for a list of %zu gradients", n);
     qsort(list, n, sizeof *list, by_name);
     for (size_t i = 0; i < n; i++) {
         const struct matrix *w = list[i];
@@ -97,12 +99,10 @@ int reference_gradients_open_with_heads(struct reference_gradients *g, const str
         return vb_fail(err, VB_UNSUPPORTED, "%s: W_UK and W_UV are two tensors, and gradients are computed for one tensor kv_b_proj", dir);
     size_t n = put_heads(NULL, put_all(NULL, r), heads);
     const struct matrix **list = vb_alloc(&g->allocator, n, sizeof *list);
-    g->of = vb_alloc(&g->allocator, n, sizeof *g->of);
-    int rc = list && g->of ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for a list of %zu gradients", n);
-    if (!rc) {
-        put_heads(list, put_all(list, r), heads);
-        rc = fill(g, list, n, err);
-    }
+    if (!list)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for a list of %zu gradients", n);
+    put_heads(list, put_all(list, r), heads);
+    int rc = ref_gradients_of(g, list, n, err);
     vb_free(&g->allocator, list);
     return rc;
 }

@@ -71,6 +71,38 @@ void ref_soft_cross_entropy(struct reference_terms *sums, double *dz, const doub
  * The target is constant. x, dx, target [S,D]   tok [S] */
 double ref_smooth_l1(double *dx, const double *x, const double *target, const int32_t *tok, int S, int D, double weight);
 
+/* --- backward_depths.c: the rows of the depths of MTP modules and EAGLE heads --- */
+
+/* The rows that a network computes for depth k: rows i < T-k-2 of depth k alone or, if depths are aligned, those of all depths up to k,
+ * because rows of depth k attend to the others. `first` rows come before those of depth k. */
+struct ref_depth_rows {
+    int k, lowest, first, rows; /* lowest: the depth of the first row */
+};
+struct ref_depth_rows ref_depth_rows(const struct loss *loss, int T, int k);
+/* Returns the largest number of rows of a pass for sequences of up to S + 1 tokens: S of the target, or those of a depth. */
+int ref_depth_most(const struct loss *loss, int S);
+
+/* What the rows of a pass read. S is the number of rows of the longest sequence, R the largest number of rows of a pass. */
+struct ref_depths {
+    const struct loss *loss;
+    size_t S, width; /* width: d */
+    double *taken;   /* [depths+1, S, d]: the hidden states that depth k takes, which depth k-1 hands on (or the target) */
+    double *in;      /* [R, d]: the rows of `taken` that the pass reads */
+    int32_t *tok;    /* [R]: its tokens */
+    int *places;     /* [R]: its indices */
+    char *mask;      /* [R, R]: row s attends to row t <= s; not used if depths are not aligned */
+};
+/* Fills in, tok, places and mask, and tells the run which rows see which. Row i of depth m reads tok[i+m+1] and row i of what depth m takes. */
+void ref_depth_begin(struct ref_depths *p, struct reference_run *run, const struct ref_depth_rows *a, const int32_t *tok, int T);
+void ref_depth_end(struct reference_run *run);
+
+/* labels [T]: the tokens of the sequence, or -1 for those that no row learns */
+void ref_labels(int32_t *labels, const struct reference_sequence *q);
+/* Counts the rows of all losses. Returns the number of rows of the longest sequence. */
+int ref_count_rows(struct reference_losses *losses, int depths, const struct reference_sequence *sequences, int count);
+/* Returns the loss that the options ask for. */
+struct loss ref_loss_of(const struct reference_loss_options *o);
+
 /* --- backward_attention.c --- */
 
 /* The arrays of one attention layer: values of the forward pass, or their gradients. H heads; N, R, V as in docs/SEMANTICS.md */
@@ -142,6 +174,9 @@ struct reference_back {
 int ref_back_open(struct reference_back *b, const struct reference *r, const struct reference_options *options,
                   struct reference_gradients *gradients, int S, vb_error *err);
 void ref_back_close(struct reference_back *b);
+
+/* Allocates one entry for each tensor of the n matrices in `list`, in the order of names; sorts the list. g->allocator is set. */
+int ref_gradients_of(struct reference_gradients *g, const struct matrix **list, size_t n, vb_error *err);
 
 /* As ref_value and ref_show for a value of the forward pass, but for its gradient d. */
 void ref_back_value(struct reference_back *b, const char *name, int index, int rows, int cols, double *d);

@@ -202,6 +202,8 @@ void ref_head(struct reference_run *run, double *logits, const struct matrix *w,
 /* Runs MTP module `w` on rows 0..S-1, as model.c describes it at this function. */
 void ref_mtp(struct reference_run *run, double *g, double *next, const struct reference_mtp_module *w, int depth, int ahead,
              const int32_t *tok, const double *h, int S);
+/* Returns the index of the largest logit, and the lowest index if several are equal. Returns -1 if a logit is not finite. */
+int ref_argmax(const double *logits, int V);
 int ref_check_tokens(const struct reference *r, const int32_t *tokens, int S, vb_error *err);
 
 /* Adds attention, and then the MLP or the experts, to the residual stream x [S,D]. */

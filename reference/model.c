@@ -73,8 +73,7 @@ int ref_check_tokens(const struct reference *r, const int32_t *tokens, int S, vb
     return VB_OK;
 }
 
-/* Returns the index of the largest logit, and the lowest index if several are equal. Returns -1 if a logit is not finite. */
-static int argmax(const double *logits, int V)
+int ref_argmax(const double *logits, int V)
 {
     int best = 0;
     for (int v = 0; v < V; v++) {
@@ -195,7 +194,7 @@ static int propose(struct reference_run *run, int32_t *token, double *logits, co
                    vb_error *err)
 {
     ref_head(run, logits, w, g, 1);
-    if ((*token = argmax(logits, run->c->vocab_size)) < 0)
+    if ((*token = ref_argmax(logits, run->c->vocab_size)) < 0)
         return vb_fail(err, VB_NOT_FINITE, "the logits of draft %d have a value that is not finite", k + 1);
     return VB_OK;
 }
@@ -350,7 +349,7 @@ int reference_generate(const struct reference *r, const struct reference_options
         for (int n = S; n < S + count && !rc; n++) {
             ref_target(&run, hidden, NULL, tok, n);
             ref_head(&run, logits, &r->head, hidden + (size_t)(n - 1) * D, 1);
-            if ((tok[n] = argmax(logits, (int)V)) < 0)
+            if ((tok[n] = ref_argmax(logits, (int)V)) < 0)
                 rc = vb_fail(err, VB_NOT_FINITE, "the logits that choose token %d have a value that is not finite", n);
         }
         if (!rc)

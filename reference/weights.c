@@ -170,15 +170,7 @@ int ref_is_finer(const struct matrix *w, double unit)
 
 /* -- binding ------------------------------------------------------------------------------------------------------ */
 
-struct reference_binder { /* after the first failure, all further calls do nothing */
-    struct reference *r;
-    vb_error *err;
-    int rc;
-    size_t decoded, room; /* numbers used of r->decoded, and its size */
-};
-
-/* Takes memory for the decoded weights if the model is small. */
-static void make_room(struct reference_binder *b)
+void ref_bind_begin(struct reference_binder *b)
 {
     size_t count = 0;
     for (size_t i = 0; i < checkpoint_count(b->r->checkpoint); i++) {
@@ -330,8 +322,7 @@ static void bind_name(struct reference_binder *b, struct matrix *w, int rows, in
         decode(b, w);
 }
 
-/* Finds the matrix with the name `prefix` + `name`. */
-static void bind(struct reference_binder *b, struct matrix *w, int rows, int cols, const char *prefix, const char *name)
+void ref_bind(struct reference_binder *b, struct matrix *w, int rows, int cols, const char *prefix, const char *name)
 {
     char full[256];
     snprintf(full, sizeof full, "%s%s", prefix, name);
@@ -360,11 +351,11 @@ static void bind_indexer(struct reference_binder *b, struct reference_indexer *w
 {
     const struct config *c = &b->r->config;
     int D = c->index_head_dim, H = c->index_n_heads;
-    bind(b, &w->wq_b, H * D, c->q_lora_rank, layer, "self_attn.indexer.wq_b.weight");
-    bind(b, &w->wk, D, c->hidden_size, layer, "self_attn.indexer.wk.weight");
-    bind(b, &w->k_norm, 1, D, layer, "self_attn.indexer.k_norm.weight");
-    bind(b, &w->k_norm_bias, 1, D, layer, "self_attn.indexer.k_norm.bias");
-    bind(b, &w->weights_proj, H, c->hidden_size, layer, "self_attn.indexer.weights_proj.weight");
+    ref_bind(b, &w->wq_b, H * D, c->q_lora_rank, layer, "self_attn.indexer.wq_b.weight");
+    ref_bind(b, &w->wk, D, c->hidden_size, layer, "self_attn.indexer.wk.weight");
+    ref_bind(b, &w->k_norm, 1, D, layer, "self_attn.indexer.k_norm.weight");
+    ref_bind(b, &w->k_norm_bias, 1, D, layer, "self_attn.indexer.k_norm.bias");
+    ref_bind(b, &w->weights_proj, H, c->hidden_size, layer, "self_attn.indexer.weights_proj.weight");
 }
 
 static void bind_attention(struct reference_binder *b, struct reference_attention *w, const char *layer)
@@ -373,33 +364,33 @@ static void bind_attention(struct reference_binder *b, struct reference_attentio
     int D = c->hidden_size, H = c->num_attention_heads, N = c->qk_nope_head_dim, R = c->qk_rope_head_dim;
     int V = c->v_head_dim, C = c->kv_lora_rank, Q = c->q_lora_rank;
     if (Q) {
-        bind(b, &w->q_a_proj, Q, D, layer, "self_attn.q_a_proj.weight");
-        bind(b, &w->q_a_norm, 1, Q, layer, "self_attn.q_a_layernorm.weight");
-        bind(b, &w->q_b_proj, H * (N + R), Q, layer, "self_attn.q_b_proj.weight");
+        ref_bind(b, &w->q_a_proj, Q, D, layer, "self_attn.q_a_proj.weight");
+        ref_bind(b, &w->q_a_norm, 1, Q, layer, "self_attn.q_a_layernorm.weight");
+        ref_bind(b, &w->q_b_proj, H * (N + R), Q, layer, "self_attn.q_b_proj.weight");
     } else {
-        bind(b, &w->q_proj, H * (N + R), D, layer, "self_attn.q_proj.weight");
+        ref_bind(b, &w->q_proj, H * (N + R), D, layer, "self_attn.q_proj.weight");
     }
-    bind(b, &w->kv_a_proj, C + R, D, layer, "self_attn.kv_a_proj_with_mqa.weight");
-    bind(b, &w->kv_a_norm, 1, C, layer, "self_attn.kv_a_layernorm.weight");
+    ref_bind(b, &w->kv_a_proj, C + R, D, layer, "self_attn.kv_a_proj_with_mqa.weight");
+    ref_bind(b, &w->kv_a_norm, 1, C, layer, "self_attn.kv_a_layernorm.weight");
     if (is_stored(b, layer, "self_attn.v_b_proj.weight")) {
         int turned = is_stored(b, layer, "self_attn.k_b_proj_transposed.weight");
         if (turned)
-            bind(b, &w->k_b_transposed, H * C, N, layer, "self_attn.k_b_proj_transposed.weight");
+            ref_bind(b, &w->k_b_transposed, H * C, N, layer, "self_attn.k_b_proj_transposed.weight");
         else
-            bind(b, &w->k_b_proj, H * N, C, layer, "self_attn.k_b_proj.weight");
-        bind(b, &w->v_b_proj, H * V, C, layer, "self_attn.v_b_proj.weight");
+            ref_bind(b, &w->k_b_proj, H * N, C, layer, "self_attn.k_b_proj.weight");
+        ref_bind(b, &w->v_b_proj, H * V, C, layer, "self_attn.v_b_proj.weight");
     } else {
-        bind(b, &w->kv_b_proj, H * (N + V), C, layer, "self_attn.kv_b_proj.weight");
+        ref_bind(b, &w->kv_b_proj, H * (N + V), C, layer, "self_attn.kv_b_proj.weight");
     }
-    bind(b, &w->o_proj, D, H * V, layer, "self_attn.o_proj.weight");
+    ref_bind(b, &w->o_proj, D, H * V, layer, "self_attn.o_proj.weight");
 }
 
 static void bind_mlp(struct reference_binder *b, struct reference_mlp *w, int W, const char *prefix)
 {
     int D = b->r->config.hidden_size;
-    bind(b, &w->gate_proj, W, D, prefix, "gate_proj.weight");
-    bind(b, &w->up_proj, W, D, prefix, "up_proj.weight");
-    bind(b, &w->down_proj, D, W, prefix, "down_proj.weight");
+    ref_bind(b, &w->gate_proj, W, D, prefix, "gate_proj.weight");
+    ref_bind(b, &w->up_proj, W, D, prefix, "up_proj.weight");
+    ref_bind(b, &w->down_proj, D, W, prefix, "down_proj.weight");
 }
 
 static void bind_layer(struct reference_binder *b, struct reference_layer *w, int l)
@@ -411,11 +402,11 @@ static void bind_layer(struct reference_binder *b, struct reference_layer *w, in
         snprintf(layer, sizeof layer, "extra_heads.%d.", l - c->num_hidden_layers);
     else
         snprintf(layer, sizeof layer, "model.layers.%d.", l);
-    bind(b, &w->input_norm, 1, D, layer, "input_layernorm.weight");
+    ref_bind(b, &w->input_norm, 1, D, layer, "input_layernorm.weight");
     bind_attention(b, &w->attention, layer);
     if (c->index_topk && !config_layer_is_shared(c, l))
         bind_indexer(b, &w->attention.indexer, layer);
-    bind(b, &w->post_attention_norm, 1, D, layer, "post_attention_layernorm.weight");
+    ref_bind(b, &w->post_attention_norm, 1, D, layer, "post_attention_layernorm.weight");
 
     w->is_moe = config_layer_is_moe(c, l);
     if (!w->is_moe) {
@@ -423,9 +414,9 @@ static void bind_layer(struct reference_binder *b, struct reference_layer *w, in
         bind_mlp(b, &w->mlp, c->intermediate_size, prefix);
         return;
     }
-    bind(b, &w->router, E, D, layer, "mlp.gate.weight");
+    ref_bind(b, &w->router, E, D, layer, "mlp.gate.weight");
     if (c->topk_method == TOPK_NOAUX_TC)
-        bind(b, &w->bias, 1, E, layer, "mlp.gate.e_score_correction_bias");
+        ref_bind(b, &w->bias, 1, E, layer, "mlp.gate.e_score_correction_bias");
     if (!b->rc && !(w->experts = vb_alloc(&b->r->allocator, (size_t)E, sizeof *w->experts)))
         b->rc = vb_fail(b->err, VB_NO_MEMORY, "no memory for the list of %d experts", E);
     for (int e = 0; e < E && !b->rc; e++) {
@@ -443,11 +434,11 @@ static void bind_mtp(struct reference_binder *b, struct reference_mtp_module *w,
     char layer[64];
     snprintf(layer, sizeof layer, "model.layers.%d.", l);
     bind_copy(b, &w->embed, &b->r->embed, layer, "embed_tokens.weight");
-    bind(b, &w->enorm, 1, D, layer, "enorm.weight");
-    bind(b, &w->hnorm, 1, D, layer, "hnorm.weight");
-    bind(b, &w->eh_proj, D, 2 * D, layer, "eh_proj.weight");
+    ref_bind(b, &w->enorm, 1, D, layer, "enorm.weight");
+    ref_bind(b, &w->hnorm, 1, D, layer, "hnorm.weight");
+    ref_bind(b, &w->eh_proj, D, 2 * D, layer, "eh_proj.weight");
     bind_layer(b, &w->layer, l);
-    bind(b, &w->norm, 1, D, layer, "shared_head.norm.weight");
+    ref_bind(b, &w->norm, 1, D, layer, "shared_head.norm.weight");
     bind_copy(b, &w->head, &b->r->head, layer, "shared_head.head.weight");
 }
 
@@ -489,15 +480,15 @@ int reference_open(struct reference **out, const char *dir, const vb_allocator *
         b.rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for the list of layers", dir);
         goto fail;
     }
-    make_room(&b);
-    bind(&b, &r->embed, c->vocab_size, c->hidden_size, "model.", "embed_tokens.weight");
+    ref_bind_begin(&b);
+    ref_bind(&b, &r->embed, c->vocab_size, c->hidden_size, "model.", "embed_tokens.weight");
     for (int l = 0; l < c->num_hidden_layers; l++)
         bind_layer(&b, &r->layers[l], l);
-    bind(&b, &r->norm, 1, c->hidden_size, "model.", "norm.weight");
+    ref_bind(&b, &r->norm, 1, c->hidden_size, "model.", "norm.weight");
     if (c->tie_word_embeddings)
         r->head = r->embed;
     else
-        bind(&b, &r->head, c->vocab_size, c->hidden_size, "", "lm_head.weight");
+        ref_bind(&b, &r->head, c->vocab_size, c->hidden_size, "", "lm_head.weight");
     for (int k = 0; k < c->num_nextn_predict_layers; k++)
         bind_mtp(&b, &r->mtp[k], c->num_hidden_layers + k);
     if (b.rc)
@@ -532,7 +523,7 @@ int reference_heads_open(struct reference **out, const char *dir, const struct r
     if (!(r->mtp = vb_alloc(&r->allocator, (size_t)heads.count, sizeof *r->mtp)))
         b.rc = vb_fail(err, VB_NO_MEMORY, "%s: no memory for the list of heads", dir);
     else
-        make_room(&b);
+        ref_bind_begin(&b);
     for (int k = 0; k < heads.count && !b.rc; k++)
         bind_layer(&b, &r->mtp[k].layer, c->num_hidden_layers + k);
     if (b.rc)

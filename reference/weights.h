@@ -97,6 +97,17 @@ struct reference {
     int trunk_layers;                          /* of parallel heads as in struct heads_config; else 0 */
 };
 
+/* Finds tensors in r->checkpoint. After the first failure, whose code is in rc, further calls do nothing. */
+struct reference_binder {
+    struct reference *r;
+    vb_error *err;
+    int rc;
+    size_t decoded, room; /* numbers used of r->decoded, and its size */
+};
+void ref_bind_begin(struct reference_binder *b); /* takes memory for the decoded weights if the model is small */
+/* Sets *w to the matrix [rows, cols] with the name `prefix` + `name`. */
+void ref_bind(struct reference_binder *b, struct matrix *w, int rows, int cols, const char *prefix, const char *name);
+
 /* The grids of GGUF's IQ types: each integer is a row of eight indices of two bits, or of four in four bits each (blocks.c). */
 extern const uint16_t ref_grid_iq2_xxs[256], ref_grid_iq2_xs[512], ref_grid_iq2_s[1024], ref_grid_iq1[2048];
 extern const uint16_t ref_grid_iq3_xxs[256], ref_grid_iq3_s[512];

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 venv=build/golden-venv
 [ -x $venv/bin/python ] || python3 -m venv $venv
 $venv/bin/pip install -q -r golden/scripts/requirements.txt
-for script in make_tiny make_truth make_grids make_blocks make_modelslim against_transformers make_gradients make_steps make_losses make_head_losses make_tokenizer_vectors make_published make_tiktoken_vectors make_tekken_vectors make_chat_vectors make_loss_masks; do
+for script in make_tiny make_truth make_grids make_blocks make_modelslim against_transformers make_gradients make_steps make_losses make_head_losses make_eagle_gradients make_tokenizer_vectors make_published make_tiktoken_vectors make_tekken_vectors make_chat_vectors make_loss_masks; do
     echo "golden/scripts/$script.py"
     $venv/bin/python golden/scripts/$script.py
 done

@@ -8,8 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-#define SEQUENCES_MAX 4
-
 /* Masks of the sequences, if the part is computed with them. */
 static void read_masks(struct reference_sequence *of, int count, unsigned char *memory, json_t *list)
 {
@@ -22,10 +20,10 @@ static void read_masks(struct reference_sequence *of, int count, unsigned char *
     }
 }
 
-static int read_sequences(struct reference_sequence out[SEQUENCES_MAX], int32_t *memory, json_t *list)
+static int read_sequences(struct reference_sequence out[AUTOGRAD_SEQUENCES], int32_t *memory, json_t *list)
 {
     int count = (int)json_array_size(list);
-    assert_true(count <= SEQUENCES_MAX);
+    assert_true(count <= AUTOGRAD_SEQUENCES);
     for (int i = 0; i < count; i++) {
         out[i] = (struct reference_sequence){memory, read_tokens(json_array_get(list, (size_t)i), memory), NULL};
         memory += out[i].count;
@@ -72,6 +70,37 @@ static void check_terms(const char *name, const char *part, const struct loss_te
     }
 }
 
+void autograd_read(struct autograd_step *s, const char *part, json_t *golden)
+{
+    s->count = read_sequences(s->list, s->tokens, json_object_get(golden, "sequences"));
+    if (!strncmp(part, "masked", strlen("masked")))
+        read_masks(s->list, s->count, s->masks, json_object_get(golden, "loss_masks"));
+}
+
+void autograd_compare(const char *name, const char *part, json_t *golden, const struct loss_terms *terms, const struct reference_losses *losses,
+                      const struct reference_gradients *g)
+{
+    json_t *want = json_object_get(golden, part), *tensors = json_object_get(want, "tensors"), *want_losses = json_object_get(want, "losses");
+    int depths = (int)json_array_size(want_losses) - 1;
+    double total = json_real_value(json_object_get(want, "total"));
+    check_number(name, part, "the loss", losses->total, total, total);
+    for (int k = -1; k < depths; k++) {
+        char what[64];
+        snprintf(what, sizeof what, k < 0 ? "the main loss" : "the loss of depth %d", k);
+        check_number(name, part, what, k < 0 ? losses->main : losses->by_depth[k],
+                     json_real_value(json_array_get(want_losses, (size_t)(k + 1))), total);
+    }
+    for (size_t k = 0; k < json_array_size(json_object_get(want, "terms")); k++)
+        check_terms(name, part, terms, &losses->terms[k], (int)k, json_array_get(json_object_get(want, "terms"), k), total);
+    size_t listed = 0;
+    for (size_t i = 0; i < g->count; i++) {
+        listed += json_object_get(tensors, g->of[i].name) != NULL;
+        check_tensor(name, part, &g->of[i], json_object_get(tensors, g->of[i].name));
+    }
+    if (listed != json_object_size(tensors))
+        fail_msg("%s, %s: autograd has gradients of %zu tensors, of which %zu have one here", name, part, json_object_size(tensors), listed);
+}
+
 /* The golden's parallel heads; NULL: it has none */
 static struct reference *open_heads(const struct reference *r, json_t *golden, const char *part)
 {
@@ -87,40 +116,18 @@ static struct reference *open_heads(const struct reference *r, json_t *golden, c
 
 void check_autograd(const char *name, const char *part, json_t *golden, const struct reference_loss_options *of_caller)
 {
-    struct reference_loss_options with = *of_caller, *options = &with;
-    int32_t tokens[128];
-    unsigned char masks[128];
-    struct reference_sequence list[SEQUENCES_MAX];
+    struct reference_loss_options options = *of_caller;
+    struct autograd_step s;
     struct reference_losses losses;
     struct reference_gradients g;
     vb_error err = {0};
-    json_t *want = json_object_get(golden, part), *tensors = json_object_get(want, "tensors"), *want_losses = json_object_get(want, "losses");
-    struct reference *r = open_tiny_reference(name);
-    int count = read_sequences(list, tokens, json_object_get(golden, "sequences")), depths = (int)json_array_size(want_losses) - 1;
-
-    if (!strncmp(part, "masked", strlen("masked")))
-        read_masks(list, count, masks, json_object_get(golden, "loss_masks"));
-    options->heads = open_heads(r, golden, part);
-    if (reference_gradients_open_with_heads(&g, r, options->heads, &err) || reference_backward(r, options, list, count, &losses, &g, &err))
+    struct reference *r = open_tiny_reference(name), *heads = open_heads(r, golden, part);
+    autograd_read(&s, part, golden);
+    options.heads = heads;
+    if (reference_gradients_open_with_heads(&g, r, heads, &err) || reference_backward(r, &options, s.list, s.count, &losses, &g, &err))
         fail_msg("%s, %s: %s", name, part, err.message);
-    double total = json_real_value(json_object_get(want, "total"));
-    check_number(name, part, "the loss", losses.total, total, total);
-    for (int k = -1; k < depths; k++) {
-        char what[64];
-        snprintf(what, sizeof what, k < 0 ? "the main loss" : "the loss of depth %d", k);
-        check_number(name, part, what, k < 0 ? losses.main : losses.by_depth[k],
-                     json_real_value(json_array_get(want_losses, (size_t)(k + 1))), total);
-    }
-    for (size_t k = 0; k < json_array_size(json_object_get(want, "terms")); k++)
-        check_terms(name, part, &options->loss->terms, &losses.terms[k], (int)k, json_array_get(json_object_get(want, "terms"), k), total);
-    size_t listed = 0;
-    for (size_t i = 0; i < g.count; i++) {
-        listed += json_object_get(tensors, g.of[i].name) != NULL;
-        check_tensor(name, part, &g.of[i], json_object_get(tensors, g.of[i].name));
-    }
-    if (listed != json_object_size(tensors))
-        fail_msg("%s, %s: autograd has gradients of %zu tensors, of which %zu have one here", name, part, json_object_size(tensors), listed);
+    autograd_compare(name, part, golden, options.loss ? &options.loss->terms : NULL, &losses, &g);
     reference_gradients_close(&g);
-    reference_close((struct reference *)(uintptr_t)options->heads);
+    reference_close(heads);
     reference_close(r);
 }

@@ -1,0 +1,90 @@
+/* tests/support/small_eagle.c -- generated EAGLE heads. */
+#include "tests/support/small_eagle.h"
+
+#include "tests/support/differences.h"
+#include "tests/support/files.h"
+
+struct writer {
+    char header[1 << 13];
+    float *data;
+    size_t used, count;
+    uint64_t state;
+};
+
+static void describe(struct writer *w, const char *name, const char *dtype, const char *shape, size_t bytes)
+{
+    assert_true(w->used + 200 < sizeof w->header);
+    w->used += (size_t)sprintf(w->header + w->used, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}", w->used ? "," : "{", name, dtype, shape,
+                               4 * w->count, 4 * w->count + bytes);
+    w->data = realloc(w->data, 4 * w->count + bytes);
+    assert_non_null(w->data);
+}
+
+/* rows 0: a vector with cols numbers; a norm is about 1 */
+static void put(struct writer *w, const char *prefix, const char *part, int rows, int cols)
+{
+    char name[96], shape[64];
+    size_t n = (size_t)(rows ? rows : 1) * (size_t)cols;
+    snprintf(name, sizeof name, "%s%s", prefix, part);
+    if (rows)
+        snprintf(shape, sizeof shape, "[%d,%d]", rows, cols);
+    else
+        snprintf(shape, sizeof shape, "[%d]", cols);
+    describe(w, name, "F32", shape, n * sizeof *w->data);
+    for (size_t i = 0; i < n; i++) {
+        double x = random_argument(&w->state);
+        w->data[w->count++] = (float)(rows || !strcmp(part, "fc.bias") ? x : 1 + x / 2);
+    }
+}
+
+int small_eagle_token(const struct small_eagle *c, int id) { return 1 + id * (c->target_vocab - 1) / c->vocab; }
+
+static void put_d2t(struct writer *w, const struct small_eagle *c)
+{
+    char shape[32];
+    snprintf(shape, sizeof shape, "[%d]", c->vocab);
+    describe(w, "d2t", "I64", shape, (size_t)c->vocab * sizeof(int64_t));
+    for (int id = 0; id < c->vocab; id++, w->count += 2) {
+        int64_t offset = small_eagle_token(c, id) - id;
+        memcpy(w->data + w->count, &offset, sizeof offset);
+    }
+}
+
+void small_eagle(char dir[64], const struct small_eagle *c, uint64_t seed)
+{
+    struct writer w = {.state = seed};
+    char config[1024];
+    int three = c->version == 3, d = c->d, in = three ? 2 * d : d, HD = c->heads * c->dim, GD = c->groups * c->dim;
+    const char *layer = three ? "midlayer." : "layers.0.";
+    make_dir(dir);
+    if (c->embeds)
+        put(&w, "", "embed_tokens.weight", c->target_vocab, d);
+    put(&w, "", "fc.weight", d, three ? 3 * c->target_width : 2 * d);
+    if (c->bias)
+        put(&w, "", "fc.bias", 0, d);
+    put(&w, layer, "self_attn.q_proj.weight", HD, in);
+    put(&w, layer, "self_attn.k_proj.weight", GD, in);
+    put(&w, layer, "self_attn.v_proj.weight", GD, in);
+    put(&w, layer, "self_attn.o_proj.weight", d, HD);
+    put(&w, layer, "mlp.gate_proj.weight", c->intermediate, d);
+    put(&w, layer, "mlp.up_proj.weight", c->intermediate, d);
+    put(&w, layer, "mlp.down_proj.weight", d, c->intermediate);
+    put(&w, layer, "post_attention_layernorm.weight", 0, d);
+    if (three) {
+        put(&w, layer, "input_layernorm.weight", 0, d);
+        put(&w, layer, "hidden_norm.weight", 0, d);
+        put(&w, "", "norm.weight", 0, d);
+        put(&w, "", "lm_head.weight", c->vocab ? c->vocab : c->target_vocab, d);
+        if (c->vocab)
+            put_d2t(&w, c);
+    }
+    strcpy(w.header + w.used, "}");
+    write_safetensors(dir, "model.safetensors", w.header, w.data, w.count * sizeof *w.data);
+    free(w.data);
+    snprintf(config, sizeof config,
+             "{\"architectures\":[\"LlamaForCausalLM\"],%s\"hidden_act\":\"silu\",\"hidden_size\":%d,\"intermediate_size\":%d,\"num_attention_heads\":%d,"
+             "\"num_key_value_heads\":%d,\"head_dim\":%d,\"num_hidden_layers\":1,\"rms_norm_eps\":0.001,\"rope_theta\":10000.0,\"max_position_embeddings\":512,"
+             "\"draft_vocab_size\":%d,\"vocab_size\":%d}",
+             c->keys ? c->keys : "", d, c->intermediate, c->heads, c->groups, c->dim, c->vocab ? c->vocab : c->target_vocab, c->target_vocab);
+    write_text(dir, "config.json", config);
+}
