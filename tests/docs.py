@@ -276,9 +276,9 @@ def check_lists():
         wrong("engine/model/config.c", 1, f"{len(architectures)} architectures, which is too few: are they still found?")
     mistakes = len(re.findall(r"^mistake ", (ROOT / "tests/mistakes/mistakes.txt").read_text(), re.M))
     for path in "README.md", "CONTRIBUTING.md":
-        counts = re.findall(r"(\d+) known mistakes", (ROOT / path).read_text())
-        if counts != [str(mistakes)]:
-            wrong(path, 1, f"known mistakes: {counts}; tests/mistakes/mistakes.txt has {mistakes}")
+        counts = re.findall(r"(\d+)\s+known mistakes", (ROOT / path).read_text())
+        if counts != [str((mistakes - 1) // 10 * 10)]:
+            wrong(path, 1, f"known mistakes: {counts}; tests/mistakes/mistakes.txt has {mistakes}, wanted 'more than' the tens below")
     if len(methods) < 5:
         wrong("docs/DRAFTING.md", 1, f"`--draft ?` says {draft!r}")
     if len(commands) < 10:

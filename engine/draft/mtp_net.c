@@ -61,6 +61,14 @@ static void logits(struct draft_net *net, struct workspace *w, int depth, float 
     forward_tap_logits(w, out, net->vocab_size, first, S);
 }
 
+static int best(struct draft_net *net, struct workspace *w, int depth, int32_t *best, const float *g, size_t S)
+{
+    if (w->tapper || of(net)->vocab)
+        return 0;
+    forward_head_best(w, &module_of(net, depth)->head, best, g, S);
+    return 1;
+}
+
 static int32_t token(const struct draft_net *net, int32_t drafted)
 {
     return of(net)->vocab && drafted >= 0 ? of(net)->vocab->tokens[drafted] : drafted;
@@ -70,7 +78,7 @@ static int is_same(const struct draft_net *a, const struct draft_net *b) { retur
 
 static void close_net(struct draft_net *net) { vb_free(model_of(net)->allocator, net); }
 
-static const struct draft_net_type modules = {.row = row, .first_row = first_row, .most_rows = most_rows, .pass = pass, .logits = logits,
+static const struct draft_net_type modules = {.row = row, .first_row = first_row, .most_rows = most_rows, .pass = pass, .logits = logits, .best = best,
                                               .token = token, .is_same = is_same, .close = close_net};
 
 int mtp_net_open(struct draft_net **out, const struct model *m, const vb_draft_vocab *vocab, vb_error *err)

@@ -128,10 +128,29 @@ static void pass_all(struct mtp_turn **turns, size_t count, struct workspace *w,
 
 /* ---- heads ---------------------------------------------------------------------------------------------------------- */
 
+/* Whether nobody wants to see more of the logits than the largest one. A device then sends only its token to the CPU. Trees read the logits again. */
+static int wants_best(const struct mtp_state *s)
+{
+    const struct drafter_options *o = &s->options;
+    return !o->choose && o->asked->drafting.p_min <= 0 && o->topk <= 1 && s->net->type->best;
+}
+
+static int32_t counted(int32_t best, size_t *failed)
+{
+    *failed += best < 0;
+    return best;
+}
+
 int32_t mtp_choose(struct mtp_state *s, struct workspace *w, int k, const float *g, int number, size_t *failed)
 {
-    s->net->type->logits(s->net, w, k, s->logits, g, s->head_row, 1);
-    int32_t token = mtp_token(s, drafter_choose(&s->options, s->logits, s->net->vocab_size, number, failed));
+    int32_t best;
+    if (wants_best(s) && s->net->type->best(s->net, w, k, &best, g, 1)) {
+        best = counted(best, failed);
+    } else {
+        s->net->type->logits(s->net, w, k, s->logits, g, s->head_row, 1);
+        best = drafter_choose(&s->options, s->logits, s->net->vocab_size, number, failed);
+    }
+    int32_t token = mtp_token(s, best);
     trace_choose(s->options.tracer, k, s->head_row, token, number);
     return token;
 }
@@ -149,13 +168,20 @@ static void choose_together(struct mtp_turn **turns, size_t count, struct worksp
 {
     struct mtp_state *leader = turns[0]->s;
     size_t d = leader->net->width, V = leader->net->vocab_size;
+    int32_t best[MOST_PROPOSALS];
+    int alone = 1;
+    for (size_t i = 0; i < count; i++)
+        alone &= wants_best(turns[i]->s);
     for (size_t i = 0; i < count; i++)
         memcpy(leader->h + i * d, turns[i]->s->g + turns[i]->chooser * d, d * sizeof *leader->h);
-    leader->net->type->logits(leader->net, w, k, w->logits, leader->h, 0, count);
+    alone = alone && leader->net->type->best(leader->net, w, k, best, leader->h, count);
+    if (!alone)
+        leader->net->type->logits(leader->net, w, k, w->logits, leader->h, 0, count);
     for (size_t i = 0; i < count; i++) {
         struct mtp_turn *t = turns[i];
         int number = t->p->drafts + 1;
-        int32_t token = mtp_token(t->s, drafter_choose(&t->s->options, w->logits + i * V, V, number, t->p->failed));
+        int32_t token = mtp_token(t->s, alone ? counted(best[i], t->p->failed)
+                                              : drafter_choose(&t->s->options, w->logits + i * V, V, number, t->p->failed));
         trace_choose(t->s->options.tracer, k, t->s->head_row, token, number);
         take_draft(t, token);
     }

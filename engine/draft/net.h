@@ -40,6 +40,10 @@ struct draft_net_type {
     /* Computes logits [S, vocab_size] from g [S, width]. The tap callback receives these logits as rows [first, first +
      * S) of the newest pass. */
     void (*logits)(struct draft_net *net, struct workspace *w, int depth, float *logits, const float *g, size_t first, size_t S);
+    /* Computes best [S], the token of the network's vocabulary with the largest logit for each row of g [S, width], or -1 if a logit is not finite.
+     * S <= max_logit_rows of the workspace. Returns 0 if this is not possible without showing the logits to somebody; then nothing was done. NULL
+     * if it never is. */
+    int (*best)(struct draft_net *net, struct workspace *w, int depth, int32_t *best, const float *g, size_t S);
     /* Converts a token id of the network's vocabulary to the target's id of the same token. NULL if the network and the
      * target use the same ids. */
     int32_t (*token)(const struct draft_net *net, int32_t drafted);

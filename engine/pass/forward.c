@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ops/add.h"
+#include "ops/argmax.h"
 #include "ops/cache_rows.h"
 #include "ops/embed.h"
 #include "ops/expanded.h"
@@ -453,6 +454,14 @@ void forward_head(struct workspace *w, const struct weight_view *head, float *lo
     if (!offload_head(w, head, logits, hidden, S))
         op_linear_divided(&w->cx, logits, w->model->config.dims.V, hidden, 0, head, S);
     op_enter(&w->cx, PART_OUTSIDE);
+}
+
+void forward_head_best(struct workspace *w, const struct weight_view *head, int32_t *best, const float *hidden, size_t S)
+{
+    if (offload_head_best(w, head, best, hidden, S))
+        return;
+    forward_head(w, head, w->logits, hidden, S);
+    op_argmax(&w->cx, best, w->logits, S, w->model->config.dims.V);
 }
 
 void forward_listed(struct workspace *w, const vb_draft_vocab *vocab, int module, float *logits, const float *hidden, size_t S)

@@ -174,6 +174,9 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
 
 /* Computes logits [S, V] = head(hidden). The hidden states are normalised already. */
 void forward_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S);
+/* Computes best [S]: the tokens with the largest of these logits (ops/argmax.h), for S <= max_logit_rows. w->logits is overwritten, or its twin:
+ * a device that has the head sends only the tokens back. */
+void forward_head_best(struct workspace *w, const struct weight_view *head, int32_t *best, const float *hidden, size_t S);
 /* Computes logits [S, vocab->count]: the same for the tokens of a list alone, with the head of the MTP module of this number. */
 void forward_listed(struct workspace *w, const vb_draft_vocab *vocab, int module, float *logits, const float *hidden, size_t S);
 

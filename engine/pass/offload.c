@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/base/numbers.h"
+#include "ops/argmax.h"
 #include "ops/attention.h"
 #include "ops/linear.h"
 #include "engine/pass/forward_internal.h"
@@ -239,19 +240,43 @@ void offload_concat(struct workspace *w, int on_device, size_t S)
     device_write(w->cx.device, w->concat, S * 2 * w->model->config.dims.d * sizeof *w->concat);
 }
 
-int offload_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S)
+/* ---- output heads ---- */
+
+static int head_is_there(const struct workspace *w, const struct weight_view *head)
+{
+    struct device *d = w->offload.device;
+    return d && w->offload.cpu_layers <= w->model->config.num_hidden_layers && device_has(d, head->data) && head->rows == w->model->config.dims.V;
+}
+
+/* Either logits or best is not NULL. */
+static int compute_head(struct workspace *w, const struct weight_view *head, float *logits, int32_t *best, const float *hidden, size_t S)
 {
     struct device *d = w->offload.device;
     size_t dim = w->model->config.dims.d, V = head->rows;
-    if (!d || w->offload.cpu_layers > w->model->config.num_hidden_layers || !device_has(d, head->data) || V != w->model->config.dims.V)
+    if (!head_is_there(w, head))
         return 0;
     w->cx.device = d;
     for (size_t s = 0, some; s < S; s += some) {
         some = min_size(S - s, min_size(w->max_logit_rows, w->max_rows));
         device_put(d, w->concat, hidden + s * dim, some * dim * sizeof *hidden);
         op_linear(&w->cx, w->logits, w->concat, head, some);
-        device_get(d, logits + s * V, w->logits, some * V * sizeof *logits);
+        if (logits) {
+            device_get(d, logits + s * V, w->logits, some * V * sizeof *logits);
+        } else {
+            op_argmax(&w->cx, w->ids, w->logits, some, V);
+            device_get(d, best + s, w->ids, some * sizeof *best);
+        }
     }
     w->cx.device = NULL;
     return 1;
+}
+
+int offload_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S)
+{
+    return compute_head(w, head, logits, NULL, hidden, S);
+}
+
+int offload_head_best(struct workspace *w, const struct weight_view *head, int32_t *best, const float *hidden, size_t S)
+{
+    return compute_head(w, head, NULL, best, hidden, S);
 }

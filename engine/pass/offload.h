@@ -58,5 +58,7 @@ void offload_close_pool(struct kvpool *p);
 
 /* Multiplies `hidden` [S, d] by the head on the device, if its weights are there. Returns 0 if they are not: then nothing was done. */
 int offload_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S);
+/* The same for the tokens with the largest logits (forward_head_best), which are all that comes back from the device. */
+int offload_head_best(struct workspace *w, const struct weight_view *head, int32_t *best, const float *hidden, size_t S);
 
 #endif

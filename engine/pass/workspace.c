@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "ops/argmax.h"
 #include "ops/attention.h"
 #include "ops/attention_device.h"
 #include "ops/crew.h"
@@ -28,7 +29,7 @@ static size_t scratch_bytes(const struct workspace *w, size_t S)
                                   .value = c->dims.v, .latent = c->dims.c, .cache = model_cache_layout(c).type};
     size_t bytes = max_size(op_linear_scratch(S, widest), op_attention_scratch(&attention, S, w->context, w->cx.threads));
     if (w->model->device)
-        bytes = max_size(bytes, device_attention_scratch(&attention, S, offload_longest(w->context)));
+        bytes = max_size(bytes, max_size(device_attention_scratch(&attention, S, offload_longest(w->context)), op_argmax_scratch(S, c->dims.V)));
     if (w->expands)
         bytes = max_size(bytes, op_expanded_scratch(&attention, S, w->context, w->cx.threads));
     if (w->kept_most)

@@ -41,7 +41,8 @@
     X(silu_mul, 256)      \
     X(group_experts, 256) \
     X(sum_experts, 256)   \
-    X(embed, 256)
+    X(embed, 256)         \
+    X(best_of_rows, 256)
 
 enum device_kernel {
 #define X(name, threads) KERNEL_##name,
@@ -221,6 +222,17 @@ struct first_not_finite_args {
     const float *x;
     size_t D;
     int32_t layer;
+};
+
+/* ops/argmax.h, for candidates 0 .. count - 1 of each row: candidate i of row s is number i of the row or, with `places` [S, count], number
+ * places[s, i]; -1 there means a number that is not finite. Grid: S, then the parts of a row; a part has `part` candidates, the last may have
+ * fewer. best is [S, parts]. */
+struct best_of_rows_args {
+    int32_t *best;
+    const float *z; /* [S, V] */
+    size_t V;
+    const int32_t *places;
+    size_t count, part;
 };
 
 /* ops/attention.h: the steps of rule 4, for S queries. `width` is chunks_length(latent + rope), and `columns` chunks_length(latent). Numbers in

@@ -47,6 +47,28 @@ static vb_model *on_cpu(const char *dir, const char *precision, const char *cach
 
 static const vb_session_options one_thread = {.context = 64, .threads = 1, .prefill_chunk = 8};
 
+/* Tokens and drafts of a few rounds. Wrong drafts would not change what is generated. */
+static size_t proposals(const vb_model *m, const vb_session_options *o, const int32_t *prompt, int32_t *list)
+{
+    vb_session *s = open_session(m, o, prompt, PROMPT);
+    size_t n = 0;
+    for (int i = 0; i < 2; i++) {
+        int32_t count;
+        OK(vb_draft(s, &list[n], &list[n + 1], &count, &err));
+        n += 1 + (size_t)count;
+    }
+    vb_session_close(s);
+    return n;
+}
+
+static void compare_proposals(const char *what, const vb_model *a, const vb_model *b, const vb_session_options *o, const int32_t *prompt)
+{
+    int32_t want[2 * (1 + VB_MAX_DRAFT)], got[2 * (1 + VB_MAX_DRAFT)];
+    size_t n = proposals(a, o, prompt, want), m = proposals(b, o, prompt, got);
+    if (n < 4 || n != m || memcmp(want, got, n * sizeof *want) != 0)
+        fail_msg("%s: %zu tokens and drafts on the CPU, %zu with the device, and they differ or are too few", what, n, m);
+}
+
 static void compare(const char *what, const vb_model *a, const vb_model *b, const vb_session_options *o)
 {
     static struct record want, got;
@@ -55,6 +77,8 @@ static void compare(const char *what, const vb_model *a, const vb_model *b, cons
     run(a, &one_thread, prompt, PROMPT, TOKENS, &want);
     run(b, o, prompt, PROMPT, TOKENS, &got);
     check_same(what, &want, &got);
+    if (o->drafting.method)
+        compare_proposals(what, a, b, o, prompt);
 }
 
 static void every_split_has_the_bits_of_the_cpu(__attribute__((unused)) void **state)
