@@ -184,7 +184,7 @@ int trainer_open(struct trainer **out, const struct model *m, const struct train
     t->cx.threads = t->cx.most_threads = o.threads ? o.threads : vb_processors();
     t->takes = o.part == TRAIN_HEADS ? ROWS_TWO : ROWS_FEATURES;
     t->width = (t->takes == ROWS_TWO ? 2 : 1) * t->c->dims.d;
-    t->modules = is_eagle(&o) ? 0 : o.modules ? o.modules : m->num_mtp;
+    t->modules = is_eagle(&o) || o.heads ? 0 : o.modules ? o.modules : m->num_mtp;
     t->used = o.heads ? o.depths : min_int(t->modules, used_by(&o));
     open_rope(t);
     if ((is_eagle(&o) && (rc = train_eagle_open(t, o.eagle, err))) || (rc = open_threads(t, err)) || (rc = train_make_tensors(t, err))) {

@@ -136,7 +136,7 @@ int trainer_losses(struct trainer *t, const struct training_sequence *sequences,
  * all tensors, and puts them back into those of a trainer that was opened in the same way. */
 struct trained_tensor *trainer_tensor(struct trainer *t, size_t i);
 size_t trainer_count(const struct trainer *t);
-int trainer_modules(const struct trainer *t); /* how many MTP modules the trained model has: its num_nextn_predict_layers */
+int trainer_modules(const struct trainer *t); /* how many MTP modules the trained model has: its num_nextn_predict_layers; 0 with parallel heads */
 /* Returns which rows of the frozen model the trained part reads, the same that a session computes for its draft method
  * (drafter_type.takes), and sets *width to the length of one. Sets *final to nonzero if the trainer also wants the rows after model.norm:
  * if the part learns from the model's distribution, and this cannot be computed from the rows that it reads. */

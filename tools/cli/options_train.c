@@ -13,13 +13,14 @@
 const struct option options_to_train[] = {
     /* ---- what is trained ---- */
     {"--part", NULL, "PART", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(part), 0, 0,
-     "Train only the MTP modules, and leave the rest of the model as it is (modules), or train every weight (model; default modules)."},
+     "Train only the MTP modules, and leave the rest of the model as it is (modules), or train parallel heads of a model that stays as it is "
+     "(parallel-heads), or train every weight (model), or every weight and parallel heads (model-with-heads; default modules)."},
     {"--from-scratch", NULL, NULL, TRAIN_OPTIONS, TAKES_TRAIN, FLAG, TRAIN(from_scratch), 0, 0,
      "Begin with random weights everywhere, as --part model. MODEL needs no weights: its config.json gives the shape of the model. DIR/initial "
      "becomes the model before the first step."},
     {"--mtp-num-layers", NULL, "D", TRAIN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(depths), 0, VB_MAX_DRAFT,
      "Train D depths: depth k drafts the token k+2 places after a row (default: as many as the checkpoint has MTP modules, or 1). With 0 "
-     "and --part model, no module is trained."},
+     "and --part model, no module is trained. For parallel heads, D is their number (default: as many as --heads has, or 3)."},
     {"--mtp-modules", NULL, "N", TRAIN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(modules), 1, VB_MAX_DRAFT,
      "Let the trained model have N MTP modules; depth k uses module k mod N (default: as many as the checkpoint has; if it has none, "
      "--mtp-num-layers). Modules that the checkpoint lacks begin with random weights."},
@@ -30,8 +31,19 @@ const struct option options_to_train[] = {
     {"--mtp-ends", NULL, "KIND", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(ends), 0, 0,
      "Choose the embedding and the output head of the modules. stored: their own if the checkpoint stores some, else those of the model. "
      "shared: those of the model. own: their own, which begin as copies (default stored)."},
+    {"--heads", NULL, "DIR", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(heads), 0, 0,
+     "Begin with the parallel heads in this folder, which may be MODEL. Without this option, the heads are new, and the next three options choose their "
+     "kind."},
+    {"--heads-init", NULL, "KIND", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(heads_init), 0, 0,
+     "Let each new head begin as a copy of the model's last layer, as far as shapes agree (copy), or with random weights, and 0 in o_proj and "
+     "down_proj, so that it first passes its input on (zero; default copy)."},
+    {"--heads-trunk", NULL, "PLACE", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(heads_trunk), 0, 0,
+     "Let new heads read the residual stream before the model's last layer, or after it (before, after; default before)."},
+    {"--heads-mlp", NULL, "KIND", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(heads_mlp), 0, 0,
+     "Let new heads be of the kind of the model's last layer, with experts if it has some (same), or have a dense MLP (dense; default same)."},
     {"--loss", NULL, "NAME", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(loss), 0, 0,
-     "Train a published loss: megatron, fastmtp, sum or eagle (docs/TRAINING.md has the formulas; default megatron)."},
+     "Train a published loss: megatron, fastmtp, sum or eagle (docs/TRAINING.md has the formulas; default megatron; for "
+     "parallel heads sum)."},
     {"--mtp-loss-scaling-factor", NULL, "F", TRAIN_OPTIONS, TAKES_TRAIN, DOUBLE_VALUE, TRAIN(mtp_loss_scaling_factor), 0, 0,
      "The factor of the loss. For megatron, the loss is main + F * mean(MTP losses of all depths) (default: the published factor; for megatron 0.1)."},
     {"--soft-targets", NULL, "W", TRAIN_OPTIONS, TAKES_TRAIN, DOUBLE_VALUE, TRAIN(soft_targets), 0, 0,

@@ -20,9 +20,9 @@ int initial_make(struct training *r)
     struct trainer_options o;
     vb_error err;
     int from_config;
-    if (c->train.part && strcmp(c->train.part, "model"))
+    if (c->train.part && !is_whole(&c->train))
         return cli_fail(c, EXIT_USAGE, "--part is %s, and --from-scratch trains the whole model", c->train.part);
-    c->train.part = "model";
+    c->train.part = c->train.part ? c->train.part : "model";
     if (model_open_shapes(&m, c->model_dir, NULL, &(struct model_options){0}, &from_config, NULL, &err))
         return cli_error(c, &err);
     o = options_of(&c->train, m);

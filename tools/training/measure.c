@@ -19,6 +19,7 @@ static const char *const names[WAYS] = {"without drafts", "before", "after"};
 /* The sums of one way over all prompts. */
 struct way {
     const vb_model *model; /* NULL: there is none; before, if MODEL has no modules */
+    const char *head;      /* the folder of parallel heads; NULL: none */
     size_t tokens, forwards, accepted[VB_MAX_DRAFT], drafted[VB_MAX_DRAFT];
     double seconds;
     uint64_t fingerprint; /* of the newest prompt */
@@ -30,6 +31,11 @@ static int stop_after_signal(void *unused)
 {
     (void)unused;
     return cli_stopped() != 0;
+}
+
+static const char *method_of(const struct training *r)
+{
+    return has_heads(&r->c->train) ? "parallel-heads" : r->loss.chain == CHAIN_MODULES ? "mtp-vanilla" : "mtp-eagle";
 }
 
 static int continue_prompt(const struct training *r, struct way *w, int drafts, const int32_t *prompt, size_t count, int counts)
@@ -44,7 +50,7 @@ static int continue_prompt(const struct training *r, struct way *w, int drafts, 
     if (o.context > vb_max_positions(c->model))
         o.context = vb_max_positions(c->model);
     if (drafts)
-        o.drafting = (vb_drafting){.method = r->loss.chain == CHAIN_MODULES ? "mtp-vanilla" : "mtp-eagle", .tokens = (int32_t)c->train.depths};
+        o.drafting = (vb_drafting){.method = method_of(r), .tokens = (int32_t)c->train.depths, .head = w->head};
     int rc = vb_session_open(&session, w->model, &o, &err);
     if (!rc)
         rc = vb_append(session, prompt, count, &err);
@@ -72,7 +78,7 @@ static int continue_prompt(const struct training *r, struct way *w, int drafts, 
 static int run_prompts(const struct training *r, struct way way[WAYS], long long *prompts)
 {
     const struct documents *d = &r->held;
-    int code = EXIT_DONE, same_text = strcmp(r->c->train.part, "model") != 0;
+    int code = EXIT_DONE, same_text = !is_whole(&r->c->train);
     for (size_t i = 0; i < d->count && *prompts < r->c->train.prompts && code == EXIT_DONE; i++) {
         size_t first = i ? d->end[i - 1] : 0, count = (d->end[i] - first) / 2;
         count = count < MOST_PROMPT ? count : MOST_PROMPT;
@@ -136,7 +142,7 @@ static void say_worse(const struct training *r, const struct way way[WAYS], json
 {
     /* without modules before, drafting is compared with decoding without drafts: one token per forward */
     double first, newest, before = way[BEFORE].model ? per_forward(&way[BEFORE]) : 1, after = per_forward(&way[AFTER]);
-    int held = curves_held_out(&r->curves, &first, &newest), whole = !strcmp(r->c->train.part, "model");
+    int held = curves_held_out(&r->curves, &first, &newest), whole = is_whole(&r->c->train);
     int worse = whole ? held && newest > first : way[AFTER].tokens && after < before;
     if (held)
         json_object_update_new(result, json_pack("{s:f,s:f}", "held_out_loss_before", first, "held_out_loss_after", newest));
@@ -169,10 +175,29 @@ static int report(const struct training *r, const struct way way[WAYS], long lon
             print_table(r, way, prompts);
         else
             puts("no held-out document is long enough for a prompt: drafting was not measured");
-        printf("%s/model is the trained model\n", r->dir);
+        printf(is_whole(&r->c->train) || !has_heads(&r->c->train) ? "%s/model is the trained model\n" : "%s/head has the trained heads\n", r->dir);
     }
     json_decref(result);
     return code;
+}
+
+/* Runs and reports. Reports errors. */
+static int measure(struct training *r, struct way way[WAYS])
+{
+    long long prompts = 0;
+    int code = run_prompts(r, way, &prompts);
+    return code == EXIT_DONE ? report(r, way, prompts) : code;
+}
+
+/* Heads of a model that stays as it is */
+static int measure_heads(struct training *r)
+{
+    char head[4096];
+    struct way way[WAYS] = {[PLAIN] = {.model = r->c->model}, [AFTER] = {.model = r->c->model, .head = head}};
+    snprintf(head, sizeof head, "%s/head", r->dir);
+    if (r->heads.stored)
+        way[BEFORE] = (struct way){.model = r->c->model, .head = r->c->train.heads};
+    return measure(r, way);
 }
 
 int measure_result(struct training *r)
@@ -182,17 +207,17 @@ int measure_result(struct training *r)
     vb_model *trained = NULL;
     vb_model_options o = {.conventions = r->c->conventions, .threads = r->c->session.threads};
     vb_error err;
-    long long prompts = 0;
+    int heads = has_heads(&r->c->train);
+    if (heads && !is_whole(&r->c->train))
+        return measure_heads(r);
     snprintf(path, sizeof path, "%s/model", r->dir);
     if (vb_model_open(&trained, path, &o, &err))
         return cli_error(r->c, &err);
-    if (vb_mtp_modules(r->c->model) && r->c->train.depths)
-        way[BEFORE].model = r->c->model;
-    if (vb_mtp_modules(trained) && r->c->train.depths)
-        way[AFTER].model = trained;
-    int code = run_prompts(r, way, &prompts);
-    if (code == EXIT_DONE)
-        code = report(r, way, prompts);
+    if (heads ? r->heads.stored != NULL : vb_mtp_modules(r->c->model) && r->c->train.depths)
+        way[BEFORE] = (struct way){.model = r->c->model, .head = r->c->train.heads};
+    if (heads || (vb_mtp_modules(trained) && r->c->train.depths))
+        way[AFTER] = (struct way){.model = trained, .head = heads ? path : NULL};
+    int code = measure(r, way);
     vb_model_close(trained);
     return code;
 }

@@ -123,13 +123,12 @@ static int is_f32(const struct output_folder *o, const char *name)
     return vb_tensors_find(o->source, name, &t) && !strcmp(t.dtype, "F32");
 }
 
-/* The tensor as it is stored. *memory is freed by the caller. */
-static vb_tensor stored(const struct output_folder *o, const struct trained_tensor *t, void **memory)
+vb_tensor output_stored(const struct trained_tensor *t, int f32, void **memory)
 {
     size_t count = t->rows * t->cols;
     vb_tensor out = {.name = t->name, .ndim = t->dimensions, .shape = {(int64_t)(t->dimensions == 1 ? count : t->rows), (int64_t)t->cols}};
     *memory = NULL;
-    if (is_f32(o, t->name)) {
+    if (f32) {
         out.dtype = "F32";
         out.data = t->w;
         out.bytes = count * sizeof *t->w;
@@ -193,7 +192,8 @@ static int write_trained(struct output_folder *o, const char *name, vb_tensor *l
 {
     void **memory = cli_must(calloc(last - first + 1, sizeof *memory));
     for (size_t i = first; i < last; i++) {
-        list[count] = stored(o, trainer_tensor(o->r->trainer, i), &memory[i - first]);
+        const struct trained_tensor *t = trainer_tensor(o->r->trainer, i);
+        list[count] = output_stored(t, is_f32(o, t->name), &memory[i - first]);
         json_object_set_new(o->weight_map, list[count].name, json_string(name));
         o->bytes += list[count++].bytes;
     }
@@ -338,11 +338,13 @@ static int write_config(const struct output_folder *o)
     vb_free(NULL, text);
     if (!config)
         return cli_error(o->r->c, &err);
-    int whole = o->whole; /* then no weight is quantised any more */
-    if (json_integer_value(json_object_get(config, key)) == modules && !(whole && json_object_get(config, "quantization_config"))) {
+    int whole = o->whole, heads = has_heads(&o->r->c->train); /* whole: then no weight is quantised any more */
+    if (!heads && json_integer_value(json_object_get(config, key)) == modules && !(whole && json_object_get(config, "quantization_config"))) {
         code = copy_file(o, from, to);
     } else {
         json_object_set_new(config, key, json_integer(modules));
+        if (heads)
+            heads_describe(o->r, config);
         if (whole)
             json_object_del(config, "quantization_config");
         if (json_dump_file(config, to, JSON_INDENT(2) | JSON_REAL_PRECISION(15)))
@@ -444,7 +446,7 @@ static int write_folder(struct output_folder *o, const char *name)
 int output_write(struct training *r)
 {
     const struct cli_training *t = &r->c->train;
-    struct output_folder o = {.r = r, .from = r->model_dir, .layers = num_layers(r), .whole = !strcmp(t->part, "model"), .f32 = !strcmp(t->type, "f32")};
+    struct output_folder o = {.r = r, .from = r->model_dir, .layers = num_layers(r), .whole = is_whole(t), .f32 = !strcmp(t->type, "f32")};
     vb_error err;
     if (vb_tensors_open(&o.source, r->model_dir, NULL, &err))
         return cli_error(r->c, &err);

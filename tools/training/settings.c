@@ -106,7 +106,7 @@ static int one_of(const struct cli *c, const char *option, const char *word, con
     return -1;
 }
 
-static const char *const parts[] = {"modules", "model", NULL};                                              /* enum trained_part */
+static const char *const parts[] = {"modules", "model", "eagle", "eagle3", "parallel-heads", "model-with-heads", NULL}; /* enum trained_part, and one more */
 static const char *const ends[] = {"stored", "shared", "own", NULL};                                        /* enum module_ends */
 static const char *const styles[] = {"constant", "linear", "cosine", "inverse-square-root", NULL};
 static const char *const types[] = {"bf16", "f32", NULL};
@@ -117,7 +117,7 @@ static void set_defaults(struct cli_training *t, int stored, long long positions
     t->ends = t->ends ? t->ends : "stored";
     t->lr_decay_style = t->lr_decay_style ? t->lr_decay_style : "linear";
     t->type = t->type ? t->type : "bf16";
-    whole_default(&t->depths, stored ? stored : strcmp(t->part, "model") ? 1 : 0);
+    whole_default(&t->depths, stored ? stored : is_whole(t) ? 0 : 1);
     whole_default(&t->modules, stored ? stored : t->depths);
     t->loss = t->loss ? t->loss : "megatron";
     real_default(&t->eval_share, t->eval_data ? 0 : 0.05);
@@ -133,7 +133,7 @@ static void set_defaults(struct cli_training *t, int stored, long long positions
     real_default(&t->beta1, 0.9);
     real_default(&t->beta2, 0.999);
     real_default(&t->eps, 1e-8);
-    real_default(&t->bias_rate, strcmp(t->part, "model") ? 0 : 0.001);
+    real_default(&t->bias_rate, is_whole(t) ? 0.001 : 0);
     whole_default(&t->save_interval, 100);
     whole_default(&t->eval_interval, 100);
     whole_default(&t->eval_iters, 10);
@@ -148,11 +148,19 @@ int settings_check(struct training *r)
     struct cli_training *t = &c->train;
     if (t->train_iters < 0)
         return cli_fail(c, EXIT_USAGE, "--train-iters is missing; see verbatim train --help");
+    if (!has_heads(t) && (t->heads || t->heads_init || t->heads_trunk || t->heads_mlp))
+        return cli_fail(c, EXIT_USAGE, "%s is for --part parallel-heads and model-with-heads",
+                        t->heads ? "--heads" : t->heads_init ? "--heads-init" : t->heads_trunk ? "--heads-trunk" : "--heads-mlp");
+    if (has_heads(t)) {
+        int code = heads_options(r);
+        if (code != EXIT_DONE)
+            return code;
+    }
     set_defaults(t, vb_mtp_modules(c->model), vb_max_positions(c->model));
     if (one_of(c, "--part", t->part, parts) < 0 || one_of(c, "--mtp-ends", t->ends, ends) < 0 || one_of(c, "--type", t->type, types) < 0 ||
         one_of(c, "--lr-decay-style", t->lr_decay_style, styles) < 0)
         return EXIT_USAGE;
-    if (!t->depths && strcmp(t->part, "model"))
+    if (!t->depths && !is_whole(t))
         return cli_fail(c, EXIT_USAGE, "--mtp-num-layers is 0, and --part modules trains nothing else");
     if (t->seq_length < t->depths + 2)
         return cli_fail(c, EXIT_USAGE, "--seq-length is %lld; %lld depths want sequences of %lld tokens or more", t->seq_length, t->depths, t->depths + 2);
@@ -187,13 +195,14 @@ int settings_loss(const struct cli *c, struct loss *out)
     return EXIT_DONE;
 }
 
-struct trainer_options settings_trainer(const struct cli *c, const struct loss *loss)
+struct trainer_options settings_trainer(const struct training *r)
 {
+    const struct cli *c = r->c;
     const struct cli_training *t = &c->train;
     return (struct trainer_options){
-        .part = (enum trained_part)one_of(c, "--part", t->part, parts), .ends = (enum module_ends)one_of(c, "--mtp-ends", t->ends, ends),
+        .part = is_whole(t) ? TRAIN_MODEL : (enum trained_part)one_of(c, "--part", t->part, parts), .heads = has_heads(t) ? &r->heads : NULL, .ends = (enum module_ends)one_of(c, "--mtp-ends", t->ends, ends),
         .depths = (int)t->depths, .modules = t->depths ? (int)t->modules : 0, .new_modules = t->new_modules, .seed = (uint64_t)t->seed,
-        .loss = loss, .max_norm = t->clip_grad, .bias_update_speed = t->bias_rate,
+        .loss = &r->loss, .max_norm = t->clip_grad, .bias_update_speed = t->bias_rate,
         .adamw = {.beta1 = t->beta1, .beta2 = t->beta2, .eps = t->eps, .weight_decay = t->weight_decay},
         .micro_tokens = (size_t)t->micro_tokens, .threads = c->session.threads, .isa = c->session.isa};
 }

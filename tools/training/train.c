@@ -249,7 +249,7 @@ static int begin(struct training *r, json_t **head)
 
 static int open_trainer(struct training *r)
 {
-    struct trainer_options o = settings_trainer(r->c, &r->loss);
+    struct trainer_options o = settings_trainer(r);
     vb_error err;
     int code = settings_loss(r->c, &r->loss);
     if (code != EXIT_DONE)
@@ -258,6 +258,8 @@ static int open_trainer(struct training *r)
         return cli_error(r->c, &err);
     return r->c->train.mtp_weights && !r->c->train.resume ? megatron_read(r, r->c->train.mtp_weights) : EXIT_DONE;
 }
+
+static int is_heads(const struct training *r) { return has_heads(&r->c->train) && !is_whole(&r->c->train); }
 
 static int save_megatron(const struct training *r)
 {
@@ -290,12 +292,13 @@ static int run(struct cli *c)
         code = train(&r);
     }
     if (code == EXIT_DONE)
-        code = output_write(&r);
+        code = is_heads(&r) ? heads_write(&r) : output_write(&r);
     if (code == EXIT_DONE && c->train.save_megatron)
         code = save_megatron(&r);
     if (code == EXIT_DONE)
         code = measure_result(&r);
     trainer_close(r.trainer);
+    heads_close(&r);
     curves_close(&r.curves);
     order_close(&r.order);
     order_close(&r.held_order);
@@ -317,9 +320,10 @@ static const struct note notes[] = {
     {NULL, NULL}};
 
 const struct command command_train = {
-    "train", "train the MTP modules of a model, or a small model, on texts",
+    "train", "train the MTP modules or parallel heads of a model, or a small model, on texts",
     "MODEL --data FILE --train-iters N -o DIR [OPTIONS]\n--resume DIR [OPTIONS]",
     "Trains with AdamW. Gradients and weights have the same bits for any number of threads, any instruction set and any\n"
-    "--micro-tokens. DIR/model becomes a checkpoint with the trained weights. At the end, texts that were held out are\n"
-    "continued with the old and with the new modules; if drafting got worse, the report says so first.\n",
+    "--micro-tokens. DIR/model becomes a checkpoint with the trained weights, or DIR/head the folder of trained heads. At the\n"
+    "end, texts that were held out are continued with the old and with the new modules or heads; if drafting got worse, the\n"
+    "report says so first.\n",
     TAKES_MODEL | TAKES_NO_MODEL | TAKES_TRAIN, run, notes, 0, NULL};

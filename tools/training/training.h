@@ -6,6 +6,7 @@
  *   DIR/curves.csv, .svg   the losses of the steps so far
  *   DIR/initial            with --from-scratch: the model before the first step, a checkpoint
  *   DIR/model              the result: a checkpoint
+ *   DIR/head               the result, if it is parallel heads: config.json and model.safetensors
  *   DIR/megatron.safetensors  with --save-megatron: the trained modules under Megatron's names
  *   DIR/result.json        what drafting with it was measured to bring
  *
@@ -39,6 +40,7 @@ struct training {
     struct order order, held_order;
     struct order_place place;
     struct loss loss;
+    struct trained_heads heads;  /* if has_heads; heads_close closes what it points to */
     struct trainer *trainer;
     int64_t step;                /* how many steps were taken */
     uint64_t tokens;             /* of these steps */
@@ -59,9 +61,13 @@ int settings_resume(struct cli *c, const char *dir, const json_t *options);
 json_t *settings_json(const struct cli *c);
 /* The loss of the options. Reports errors. */
 int settings_loss(const struct cli *c, struct loss *out);
-struct trainer_options settings_trainer(const struct cli *c, const struct loss *loss);
+struct trainer_options settings_trainer(const struct training *r);
 /* The learning rate of step `step`, which counts from 1. The same bits on every machine. */
 double settings_lr(const struct cli_training *t, int64_t step);
+
+/* Whether every weight of the model is trained; whether parallel heads are trained. */
+static inline int is_whole(const struct cli_training *t) { return !strncmp(t->part, "model", 5); }
+static inline int has_heads(const struct cli_training *t) { return t->part && cli_ends_with(t->part, "heads"); }
 
 /* ---- the state of a run (tools/training/state.c) ---- */
 
@@ -110,6 +116,14 @@ int initial_make(struct training *r);
  * the checkpoint's name or Megatron's. megatron_write writes such a file in F32, with Megatron's names. */
 int megatron_read(struct training *r, const char *path);
 int megatron_write(const struct training *r, const char *path);
+/* A trained tensor as a file stores it, in F32 or BF16. The caller frees *memory. */
+vb_tensor output_stored(const struct trained_tensor *t, int f32, void **memory);
+/* Parallel heads (tools/training/heads.c). heads_options fills r->heads, and gives the options of heads their defaults; the model is open.
+ * heads_describe adds the keys of heads to a config.json. heads_write writes the folder DIR/head. Report errors. */
+int heads_options(struct training *r);
+void heads_close(struct training *r);
+void heads_describe(const struct training *r, json_t *config);
+int heads_write(struct training *r);
 /* Measures drafting with the old and the new model, prints it, and writes DIR/result.json. Reports errors. */
 int measure_result(struct training *r);
 
