@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/train/trainer.h"
 #include "reference/backward.h"
@@ -123,7 +124,8 @@ json_t *gradients_line(const char *path)
     if (!cli_ends_with(path, ".safetensors"))
         return NULL;
     char *name = line_path(path);
-    FILE *f = fopen(name, "r");
+    struct stat st;
+    FILE *f = !stat(name, &st) && S_ISREG(st.st_mode) ? fopen(name, "r") : NULL; /* opening a pipe would wait for a writer */
     json_t *line = f ? json_loadf(f, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
     const char *format = json_string_value(json_object_get(line, "format"));
     if (f)
