@@ -147,7 +147,7 @@ help:
 ## make serve           build, then serve the bundled model over HTTP, with a web page
 ## make check           before each commit: what is quick of everything, under a minute after an edit of one line; installs nothing
 ## make test            the tests, at most fifteen minutes on two quiet cores; warnings of the compiler are errors
-## make test-all        make test, tsan, coverage, fuzz, ubsan, crossbuild and serve-all, and the full products of settings
+## make test-all        make test, arm64, tsan, coverage, fuzz, ubsan, crossbuild and serve-all, and the full products of settings
 ## make serve-all       the server with the openai client and lm-evaluation-harness (installed with pip), in crowds, under sanitizers
 ## make checkasm        kernels: equal bits on every instruction set; checkasm-bench times them
 ## make asan|ubsan      the named subset of the tests under a sanitizer; make arm64: on Arm, under qemu

@@ -187,19 +187,21 @@ mistakes: $(addprefix $(BUILD)/,$(shell tests/mistakes/mistakes.py --programs))
 	@$(MISTAKES) $(ONLY)
 
 # Another processor: cross-compiled, run under an emulator. The golden bits must be the same there. The emulated CPU has dotprod and
-# i8mm, and checkasm tests the kernels for CPUs without them too.
+# i8mm, and checkasm tests the kernels for CPUs without them too. tools/ has no code of an architecture: `make test` does not compile the command.
 SYSROOT := build-arm64/sysroot
 ARM64_LINES ?= 3
+ARM64_GOALS  = arm64-subset
 arm64-programs:
 	tools/scripts/arm64-sysroot.sh $(SYSROOT)
 	+$(MAKE) BUILD=build-arm64 CC=aarch64-linux-gnu-gcc UNOPTIMISED=tools/% RUNNER="qemu-aarch64 -L $(SYSROOT)" \
 	    CFLAGS="-isystem $(SYSROOT)/usr/include -L$(SYSROOT)/usr/lib/aarch64-linux-gnu -Wl,-rpath-link,$(SYSROOT)/usr/lib/aarch64-linux-gnu" \
-	    arm64-subset
-arm64-subset: all $(BUILD)/tests/checkasm $(BUILD)/tests/test_bits $(BUILD)/tests/test_ranks_replay
+	    $(ARM64_GOALS)
+arm64-subset: $(BUILD)/sleef.ok $(BUILD)/tests/checkasm $(BUILD)/tests/test_bits $(BUILD)/tests/test_ranks_replay
 run_arm64 = "arm64/checkasm:qemu-aarch64 -L $(SYSROOT) build-arm64/tests/checkasm --quick" \
             "arm64/test_bits:qemu-aarch64 -L $(SYSROOT) build-arm64/tests/test_bits $(ARM64_LINES)" \
             "arm64/ranks:tests/ranks_replay.sh $(BUILD) qemu-aarch64 -L $(SYSROOT) build-arm64" \
             "arm64/stack_access:tests/kernels/stack_access.py $(patsubst %,build-arm64/simd/neon_%.o,tiles quantised dotprod i8mm)"
+arm64: ARM64_GOALS = all arm64-subset
 arm64: arm64-programs $(BUILD)/tests/test_ranks_replay
 	@tests/run.sh -l build-arm64/logs $(run_arm64)
 
@@ -260,7 +262,7 @@ run_native = "layers:tools/scripts/layers $(BUILD)" "tests/layers:tests/layers.s
 test: test-deps
 	+$(MAKE) -j2 WERROR=1 all test-programs arm64-programs sanitized-programs crossbuild-programs threads-program
 	@VERBATIM_TURN=$(TURN) tests/run.sh -l $(BUILD)/logs $(run_arm64) $(run_native) $(run_older) $(run_cross) $(run_stack) "mistakes:$(MISTAKES) --jobs 1 --share 8 --tests-pass" "mistakes/planted:tests/mistakes/planted.sh $(BUILD)" "foreign:tests/foreign/run.sh score.py --sample --only f32,bf16 --goals f32:right=100,bf16:right=100,clean=0 $(BUILD)/verbatim" $(call run_subset,sanitized,test_session test_session_file) $(call no_clang,sanitized) \
-	    "sanitized/serve/clients:$(with_tls) SERVE_FUZZ=1000 tests/cli/test_serve_clients.py build-sanitized/verbatim malformed_requests_do_no_harm"
+	    "sanitized/serve/clients:$(with_tls) SERVE_FUZZ=400 tests/cli/test_serve_clients.py build-sanitized/verbatim malformed_requests_do_no_harm"
 
 # The server with clients of others, crowds of connections, and more of what `make test` samples. serve_*.sh install their clients with pip.
 # libmicrohttpd is not built with ThreadSanitizer; its locks are pthread's, which are, and nothing has to be suppressed. Of libgomp it sees
@@ -281,7 +283,7 @@ run_serve = "serve/crowd:tests/cli/test_serve_crowd.py $(BUILD)/verbatim" "threa
 serve-all: serve-programs
 	@tests/run.sh -l $(BUILD)/logs/serve $(run_serve)
 
-test-all: test tsan coverage fuzz ubsan crossbuild serve-all
+test-all: test arm64 tsan coverage fuzz ubsan crossbuild serve-all
 	@tests/run.sh -l $(BUILD)/logs "test_properties_all:$(BUILD)/tests/test_properties --all" "test_bits_all:$(BUILD)/tests/test_bits --all" "checkcuda_exp_all:$(BUILD)/tests/checkcuda_exp --all" $(foreach t,weights sessions taps faults,"test_ranks_$(t)_all:$(BUILD)/tests/test_ranks_$(t) --all") \
 	    $(foreach t,$(SWEEPS),"all/$(notdir $t):$t") "mistakes/all:$(MISTAKES) --jobs 1" \
 	    "foreign/all:tests/foreign/run.sh score.py -v --goals f32:right=100,bf16:right=97,f16:right=98,tf32:right=98,fp8:right=95,clean=0 $(BUILD)/verbatim" \

@@ -275,11 +275,12 @@ def the_log_has_lines_and_no_prompts():
 
 def malformed_requests_do_no_harm():
     count = int(os.environ.get("SERVE_FUZZ", "100"))
+    turn = int(os.environ.get("VERBATIM_TURN") or 0)  # of `make test`: other requests at each commit
     for model in (TALE, TINY):
         with Server(model) as server:
             fuzz_bodies_of = fuzz_bodies if model == TALE else fuzz_without_tokenizer
-            fuzz_bodies_of(server, random.Random(8), count)
-            fuzz_bytes(server, random.Random(9), count // 4)
+            fuzz_bodies_of(server, random.Random(8 + turn), count)
+            fuzz_bytes(server, random.Random(9 + turn), count // 4)
             server.wait_for("the end of all", lambda: server.sequences() == 0)
             check_against_generate(server, model, {"prompt": [5, 6, 7], "max_tokens": 30, "temperature": 0, "return_token_ids": True})
 
