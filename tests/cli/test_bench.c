@@ -499,7 +499,7 @@ TEST(what_is_wrong_is_said_in_a_sentence)
     expect_failure(RUN("bench", MODEL, "--only", "linear", "--svg", "x.svg"), 2, "--svg draws the lines of generate");
     expect_failure(RUN("bench", MODEL, "-n", "100000"), 2, "max_position_embeddings");
     expect_failure(RUN("bench", "golden/tiny/v2", "--rounds", "1", "-n", "4", "--threads", "1", "--svg", "x.svg"), 2, "has no MTP modules");
-    expect_failure(RUN("bench", MODEL, "--rounds", "1", "-n", "4", "--threads", "1", "--svg", "/nowhere/x.svg"), 1, "/nowhere/x.svg: No such file");
+    expect_failure(RUN("bench", MODEL, "--rounds", "1", "-n", "4", "--threads", "1", "--only", "generate", "--svg", "/nowhere/x.svg"), 1, "/nowhere/x.svg: No such file");
     expect_failure(RUN("bench", MODEL, "--svg", "/dev/null"), 1, "a device, which a file would replace");
     expect_failure(RUN("bench", MODEL, "--depth", "100"), 2, "--depth belongs to --plan");
     expect_failure(RUN("bench", MODEL, "--plan", "--only", "pass"), 2, "--only does not fit with it");

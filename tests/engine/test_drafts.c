@@ -113,7 +113,7 @@ TEST(a_rounds_drafts_are_those_of_draft_on_the_same_tokens)
                     vb_session_options o = {.context = 80, .prefill_chunk = chunk[c], .threads = 1, .drafting.tokens = K,
                                             .drafting.method = methods[method], .drafting.settings = "ngram-min=1", .drafting.model = small,
                                             .poison_cut_rows = 1};
-                    if (!all && c != (K + (int)(method + i)) % 3)
+                    if (!all && (c != (K + (int)(method + i)) % 3 || !has_turn((size_t)K / 3 + method + i, 2)))
                         continue;
                     vb_session *s = open_spied(m, &o);
                     OK(vb_append(s, prompt, COUNT(prompt), &err));
@@ -234,6 +234,8 @@ TEST(no_history_of_cuts_and_appends_shows_in_drafts_or_output)
                                     .drafting.tokens = lengths[trial / 2 % 6], .poison_cut_rows = 1};
             vb_session_options none = {.context = 120, .threads = 1, .poison_cut_rows = 1};
             int32_t prompt[12];
+            if (!has_turn(trial + i, 3))
+                continue;
             h = (struct history){.random = 100 * i + trial};
             h.drafting = open_spied(m, &o);
             h.plain = open_session(m, &none, NULL, 0);

@@ -187,6 +187,8 @@ TEST(the_engine_computes_what_the_reference_does_of_every_type)
 {
     for (size_t i = 3; i < COUNT(block_types); i++) {
         const char *name = block_types[i].name;
+        if (!has_turn(i, 2))
+            continue;
         compare_file(&(struct quantised_model){.name = name, .types = {name}, .k_b = name, .v_b = name,
                                                .large = block_types[i].numbers > 32}, "f32", 0);
     }
@@ -206,7 +208,8 @@ TEST(the_engine_computes_what_the_reference_does_of_mixed_types)
     static const char *const precisions[] = {"f32", "bf16", "q8", "q4"};
     for (size_t i = 0; i < COUNT(models); i++)
         for (size_t k = 0; k < (models[i].large || !models[i].k_b ? 2 : COUNT(precisions)); k++)
-            compare_file(&models[i], precisions[k], 1);
+            if (has_turn(i + k, 2))
+                compare_file(&models[i], precisions[k], 1);
 }
 
 /* ---- the file that NumPy has computed too ---------------------------------------------------------------------------- */
@@ -281,8 +284,9 @@ TEST(the_engine_computes_what_the_reference_does_in_q8_and_q4)
     char path[64];
     for (size_t i = 0; i < COUNT(names); i++) {
         snprintf(path, sizeof path, "golden/tiny/%s", names[i]);
-        compare(path, "q8");
-        compare(path, "q4");
+        compare(path, has_turn(i, 2) ? "q8" : "q4");
+        if (has_turn(i, 2) && has_turn(i + 1, 2))
+            compare(path, "q4");
     }
 }
 
@@ -328,6 +332,8 @@ TEST(drafts_in_q8_and_q4_are_those_of_the_reference)
         struct subject s = {.path = names[i / 2], .precision = precisions[i % 2]};
         vb_model_options o = {.precision = s.precision};
         size_t equal = 0;
+        if (!has_turn(i / 2 + i, 2))
+            continue;
         OK(vb_model_open(&s.m, s.path, &o, &err));
         OK(reference_open(&s.ref, s.path, NULL, &err));
         OK(precision_parse(&s.exact.precision, s.precision, &err));

@@ -97,8 +97,10 @@ TEST(f32_and_bf16_give_the_bits_of_the_directory)
     char dir[64];
     make_dir(dir);
     for (size_t i = 0; i < COUNT(models) - !have_tale(); i++) {
-        check_bits(models[i], quantized(dir, models[i], &as_f32), "f32");
-        check_bits(models[i], quantized(dir, models[i], &as_bf16), "bf16");
+        if (has_turn(i, 2))
+            check_bits(models[i], quantized(dir, models[i], &as_f32), "f32");
+        if (has_turn(i + 1, 2))
+            check_bits(models[i], quantized(dir, models[i], &as_bf16), "bf16");
     }
     remove_dir(dir);
 }
@@ -139,8 +141,10 @@ TEST(q8_0_and_q4_0_give_the_bits_of_precision_q8_and_q4)
     }
     make_dir(dir);
     for (size_t i = 0; i < COUNT(models) - !have_tale(); i++) {
-        check_runs(models[i], "q8", quantized(dir, models[i], &as_q8_0), "f32");
-        check_runs(models[i], "q4", quantized(dir, models[i], &as_q4_0), "f32");
+        if (has_turn(i, 2))
+            check_runs(models[i], "q8", quantized(dir, models[i], &as_q8_0), "f32");
+        if (has_turn(i + 1, 2))
+            check_runs(models[i], "q4", quantized(dir, models[i], &as_q4_0), "f32");
     }
     remove_dir(dir);
 }
@@ -238,6 +242,8 @@ TEST(every_tensor_holds_the_blocks_of_its_rows)
         for (int q4 = 0; q4 < 2; q4++) {
             struct gguf *g, *witness;
             size_t quantised = 0;
+            if (!has_turn(i + (size_t)q4, 2))
+                continue;
             vb_model *m = open_model(models[i]);
             write_model(dir, "witness.gguf", m, &(struct gguf_choice){.all_f32 = 1});
             OK(gguf_open(&g, quantized(dir, models[i], q4 ? &as_q4_0 : &as_q8_0), NULL, &err));
@@ -496,6 +502,8 @@ static void fail_each(const char *from, long some)
     for (long fail = -1, all = 0; fail < all; fail += fail < some ? 1 : 1 + all / some) {
         struct counted c = {.fail = fail};
         struct gguf_plan *p = NULL;
+        if (fail >= 0 && !has_turn((size_t)fail, 3))
+            continue;
         vb_error err = {0};
         m->allocator_copy = (vb_allocator){counted_alloc, counted_free, &c}; /* what a plan takes is the model's */
         int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600), code = gguf_plan_open(&p, m, from, &as_q8_0, &err);

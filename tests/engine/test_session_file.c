@@ -88,6 +88,8 @@ TEST(a_file_cut_anywhere_is_refused)
     OK(vb_read_file(NULL, file, &bytes, &size, &err));
     print_message("%zu bytes\n", size);
     for (size_t n = 0; n < size; n++) {
+        if (!has_turn(n, 3))
+            continue;
         write_file(dir, "other", bytes, n);
         check_refused(other, "cut at", n);
     }
@@ -109,6 +111,8 @@ TEST(a_file_with_any_byte_changed_is_refused)
     OK(vb_read_file(NULL, file, &bytes, &size, &err));
     for (size_t i = 0; i < size; i++) {
         char was = bytes[i];
+        if (!has_turn(i, 3))
+            continue;
         bytes[i] = (char)(was ^ 1 << i % 8);
         write_file(dir, "other", bytes, size);
         check_refused(other, "a bit changed in byte", i);

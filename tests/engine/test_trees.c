@@ -186,6 +186,8 @@ TEST(any_tree_right_or_wrong_changes_nothing_and_is_counted)
             for (uint64_t trial = 0; trial < 12; trial++) {
                 char what[128];
                 uint64_t random = trial + 100 * i;
+                if (!has_turn(trial + (size_t)temperature, 3))
+                    continue;
                 struct adversary a = {.shape = (int)(trial % 4), .state = trial};
                 vb_session_options o = {.exact_threads = 1, .threads = 1 + (trial == 5), .drafting.tokens = 1 + (int)random_below(&random, VB_MAX_DRAFT),
                                         .drafting.tree.topk = 2, .prefill_chunk = (int[]){0, 1, 7}[trial / 4 % 3], .isa = isas_here()[0]};
@@ -204,7 +206,8 @@ TEST(any_tree_right_or_wrong_changes_nothing_and_is_counted)
             }
             vb_model_close(t.model);
         }
-    assert_true(accepted > drafted / 50 && deep > 100);
+    print_message("%zu drafts, %zu accepted, %zu at depth 4\n", drafted, accepted, deep);
+    assert_true(accepted > drafted / 50 && deep > 20);
 }
 
 TEST(a_round_that_asks_for_no_drafts_accepts_none_of_an_earlier_tree)
@@ -323,6 +326,8 @@ TEST(trees_of_every_shape_give_the_bits_of_plain_decoding)
             for (size_t k = 0; k < COUNT(shapes); k++) {
                 char what[128];
                 vb_session_options o = options_of(&methods[i], shapes[k][0], shapes[k][1], shapes[k][2]);
+                if (!has_turn(k + (size_t)temperature, 3))
+                    continue;
                 o.sampling = sampling;
                 o.threads = 1 + (int)(k % 2);
                 o.exact_threads = 1;
@@ -389,6 +394,8 @@ TEST(a_nodes_row_is_that_of_the_same_drafts_as_a_chain)
             s->type->propose_tree(s->drafter, s->work, &t, 6, &failed);
             assert_int_equal(t.count, 40);
             for (int node = 0; node < t.count; node++) {
+                if (!has_turn((size_t)(node + round), 3))
+                    continue;
                 double c = confidence_by_chain(s->drafter, s->work, &t, node);
                 if (c != t.confidence[node])
                     fail_msg("%s of %s, round %d, node %d at depth %d: confidence %.17g, by a chain %.17g", o.drafting.method, methods[i].model, round, node,
@@ -433,6 +440,8 @@ TEST(no_history_shows_in_a_tree)
     static struct record r;
     for (uint64_t seed = 0; seed < 30; seed++) {
         const struct method *method = &methods[seed % 6];
+        if (!has_turn(seed + seed / 6, 3))
+            continue;
         vb_model *m = open_model(method->model);
         vb_session_options o = options_of(method, 1 + (int)((seed + seed / 6) % 6), 2 + (int)(seed / 6 % 4), 0);
         int32_t tokens[40], next[2], drafts[2][VB_MAX_NODES], parents[2][VB_MAX_NODES], n[2];

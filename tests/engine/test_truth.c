@@ -179,7 +179,7 @@ TEST(drafts_are_the_truths)
         read_tokens(json_object_get(told, "tokens"), tokens);
         json_array_foreach(json_object_get(told, "drafts"), j, at)
             for (size_t method = 0; method < 2; method++)
-                for (const char *const *isa = isas_here(); *isa; isa++) {
+                for (const char *const *isa = isas_here(); *isa && has_turn(j + method, 3); isa++) {
                     size_t count = (size_t)json_integer_value(json_object_get(at, "n"));
                     json_t *list = json_object_get(json_object_get(at, mtp_method(method)), "drafts");
                     int most = read_tokens(list, want);
@@ -203,7 +203,7 @@ TEST(drafts_are_the_truths)
         vb_model_close(m);
     }
     print_message("%zu drafts\n", checked);
-    assert_true(checked >= 3 * 10 * 2 * 6);
+    assert_true(checked >= 10 * 2 * 6); /* in a third of them, too */
 }
 
 /* Longer drafts than the golden has, and the model's own text: the reference says what they are. A tie within rounding

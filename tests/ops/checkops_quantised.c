@@ -1,6 +1,7 @@
 /* tests/ops/checkops_quantised.c -- operators on quantised matrices, alone and beside others: the bits are those of the scalar
  * kernels, row by row (checkasm holds those to the formats' definitions). */
 #include "tests/ops/checkops.h"
+#include "tests/support/turn.h"
 
 #include "ops/expanded.h"
 #include "ops/linear.h"
@@ -77,6 +78,8 @@ TEST(layers_of_one_x_take_it_each_in_its_own_form)
             for (size_t t = 0; t < COUNT(some_threads); t++)
                 FOR_EACH_TABLE(k) {
                     size_t S = some_rows[r], K = 1280, N[3] = {70, 32, 33};
+                    if (!has_turn(m + r + t, 3))
+                        continue;
                     float *x = random_floats(S * K, &seed), *y[3], want[70];
                     struct weight_view w[3];
                     struct linear layers[3];
@@ -214,6 +217,8 @@ TEST(attention_absorbs_quantised_keys_and_values)
             for (size_t t = 0; t < COUNT(some_threads); t++)
                 FOR_EACH_TABLE(k) {
                     size_t S = some_rows[r], width = packed_length(C + R);
+                    if (!has_turn(m + r + t, 3))
+                        continue;
                     enum weight_type type = m % 2 ? WEIGHT_Q4_0 : WEIGHT_Q8_0;
                     struct attention a = {.heads = H, .nope = N, .rope = R, .value = V, .latent = C, .scale = 0.1f,
                                           .uk_stride = C, .uv_stride = V, .uk_transposed = 1};
