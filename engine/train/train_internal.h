@@ -122,6 +122,7 @@ struct trainer {
     struct trained_tensor *tensors; /* in the order of names */
     size_t count;
     struct train_block *blocks;
+    int has_gradients;      /* nonzero: the newest trainer_gradients has succeeded */
 
     /* for micro-batches of up to `room` tokens, with up to `most` sequences, none of which has more than `longest` tokens */
     size_t room, longest, most;

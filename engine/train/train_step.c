@@ -220,6 +220,8 @@ static int compute(struct trainer *t, const struct training_sequence *sequences,
     struct fpenv env = fpenv_enter();
     train_threads(t);
     int rc = run(t, sequences, count, losses, backward, err);
+    if (backward)
+        t->has_gradients = !rc;
     fpenv_leave(env);
     return rc;
 }

@@ -513,6 +513,8 @@ TEST(wrong_steps_are_refused_in_one_sentence)
     assert_int_equal(m->config.vocab_size, 160);
     struct trainer *t = training_open(m, &s);
     REFUSED(trainer_update(t, 1, 0.1, NULL, &err), VB_BAD_ARGUMENT, "there are no gradients yet");
+    OK(trainer_losses(t, s.list, 2, &losses, &err));
+    REFUSED(trainer_update(t, 1, 0.1, NULL, &err), VB_BAD_ARGUMENT, "there are no gradients yet");
     REFUSED(trainer_gradients(t, &one, 1, &losses, &err), VB_BAD_ARGUMENT, "no sequence of the 1 has a token to predict, wanted at least 2 tokens");
     REFUSED(trainer_gradients(t, &outside, 1, &losses, &err), VB_BAD_ARGUMENT, "token 1 of sequence 0 is 160, the vocabulary has 160");
     training_mask(&s);
@@ -530,6 +532,7 @@ TEST(wrong_steps_are_refused_in_one_sentence)
     training_tensor(t, "model.layers.1.self_attn.o_proj.weight")->w[7] = NAN;
     REFUSED(trainer_gradients(t, s.list, 2, &losses, &err), VB_NOT_FINITE,
             "the first output that is not finite is that of layer 1, and model.layers.1.self_attn.o_proj.weight has a weight that is not");
+    REFUSED(trainer_update(t, 1, 0.1, NULL, &err), VB_BAD_ARGUMENT, "or the newest ones failed");
     trainer_close(t);
     vb_model_close(m);
 }
