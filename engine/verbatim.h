@@ -3,7 +3,7 @@
  * Programs include only this header. This header includes the others: verbatim_text.h (tokenizers, chat templates),
  * verbatim_model.h (facts about a model, conventions, GGUF files), verbatim_routes.h (which experts tokens take),
  * verbatim_batch.h (many sequences at once), verbatim_files.h (saved sessions), verbatim_tensors.h (files of tensors),
- * verbatim_ranks.h (one model in several processes) and verbatim_device.h (a GPU).
+ * verbatim_ranks.h (one model in several processes), verbatim_device.h (a GPU) and verbatim_train.h (training steps).
  *
  * There are two main objects. A *model* is read-only once it is open, and threads may share it. A *session* is one
  * sequence of tokens with its KV caches. A program can append tokens to a session, truncate it, let it generate more
@@ -589,6 +589,7 @@ uint64_t vb_fingerprint(uint64_t h, const float *logits, size_t count);
 #include "verbatim_ranks.h"
 #include "verbatim_tensors.h"
 #include "verbatim_text.h"
+#include "verbatim_train.h"
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

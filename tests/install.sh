@@ -34,6 +34,7 @@ cat >"$work/wanted" <<END
 ./include/verbatim_routes.h
 ./include/verbatim_tensors.h
 ./include/verbatim_text.h
+./include/verbatim_train.h
 ./lib/libverbatim.a
 ./lib/libverbatim.so
 ./lib/libverbatim.so.0
@@ -105,6 +106,23 @@ ok "the example's fingerprint is the command's"
 "$work/static-example" golden "$prompt" >"$work/1" 2>"$work/2" && fail "the example takes a directory without a model"
 grep -q config.json "$work/2" || fail "the example's error: $(cat "$work/2")"
 ok "the example's errors"
+
+# the example of training: the losses of the command
+# shellcheck disable=SC2046,SC2086
+quietly "$cc" $strict examples/train_steps.c -o "$work/train-example" $(pkg-config --cflags --libs verbatim)
+printf 'The king had three sons, and the youngest was called Simpleton.' >"$work/tale.txt"
+LD_LIBRARY_PATH="$prefix/lib" "$work/train-example" golden/tale "$work/tale.txt" 3 "$work/modules.safetensors" >"$work/1" ||
+    fail "the example of training"
+printf '{"tokens": %s}\n' "$("$prefix/bin/verbatim" tokenize golden/tale --file "$work/tale.txt" --json)" >"$work/tale.jsonl"
+"$prefix/bin/verbatim" train golden/tale --data "$work/tale.jsonl" --eval-share 0 --eval-prompts 0 --train-iters 3 --lr 1e-3 --lr-decay-style constant \
+    --log-interval 1 --json -o "$work/run" >"$work/steps" || fail "train"
+sed -n 's/.*"step":\([0-9]*\).*"loss":\([0-9.e-]*\).*"gradient_norm":\([0-9.e-]*\).*/\1 \2 \3/p' "$work/steps" | while read -r step loss norm; do
+    printf 'step %d: loss %.6f, norm %.6f\n' "$step" "$loss" "$norm"
+done >"$work/2"
+cat "$work/1"
+[ "$(wc -l <"$work/1")" -eq 3 ] || fail "the example's steps"
+same "the example of training has the losses of the command" "$work/1" "$work/2"
+[ -s "$work/modules.safetensors" ] || fail "the example's weights"
 
 # the manual: every command and every function is in it; groff, where there is one, has nothing to say
 for command in $(grep -o '&command_[a-z_]*' tools/commands.c | sed 's/&command_//'); do

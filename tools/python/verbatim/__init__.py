@@ -21,6 +21,7 @@ from .server import Server
 from .session import DraftMethod, DraftVocab, Event, Result, Session, Tap, draft_head, draft_methods, instruction_sets, session_info
 from .tensors import TensorInfo, Tensors, write_tensors
 from .tokenizer import ChatTemplate, Tokenizer
+from .trainer import Losses, TrainedTensor, Trainer
 
-__all__ = ["Batch", "ChatTemplate", "Code", "CommandError", "DraftMethod", "DraftVocab", "Event", "Model", "Result", "Server", "Session", "Tap", "Taps", "TensorInfo", "Tensors", "Tokenizer", "VerbatimError", "__version__",
+__all__ = ["Batch", "ChatTemplate", "Code", "CommandError", "DraftMethod", "DraftVocab", "Event", "Losses", "Model", "Result", "Server", "Session", "Tap", "Taps", "TensorInfo", "Tensors", "Tokenizer", "TrainedTensor", "Trainer", "VerbatimError", "__version__",
            "assert_matches", "conventions", "diff", "draft_head", "draft_methods", "instruction_sets", "reference", "replay", "score", "session_info", "systems", "write_tensors"]

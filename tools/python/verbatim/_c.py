@@ -514,11 +514,64 @@ class vb_session_info(C.Structure):
 
 
 
+class vb_trainer_options(C.Structure):
+    _fields_ = [
+        ("part", C.c_char_p),
+        ("loss", C.c_char_p),
+        ("loss_factor", C.c_double),
+        ("soft_targets", C.c_double),
+        ("depths", C.c_int32),
+        ("modules", C.c_int32),
+        ("new_weights", C.c_int),
+        ("ends", C.c_char_p),
+        ("seed", C.c_uint64),
+        ("beta1", C.c_double),
+        ("beta2", C.c_double),
+        ("eps", C.c_double),
+        ("weight_decay", C.c_double),
+        ("clip_norm", C.c_double),
+        ("bias_update_rate", C.c_double),
+        ("micro_tokens", C.c_size_t),
+        ("threads", C.c_int32),
+        ("isa", C.c_char_p),
+    ]
+
+
+class vb_train_sequence(C.Structure):
+    _fields_ = [("tokens", C.POINTER(C.c_int32)), ("count", C.c_size_t), ("loss_mask", C.POINTER(C.c_ubyte))]
+
+
+class vb_train_losses(C.Structure):
+    _fields_ = [
+        ("total", C.c_double),
+        ("main", C.c_double),
+        ("by_depth", C.c_double * MAX_DRAFT),
+        ("depths", C.c_int32),
+        ("rows", C.c_int64),
+        ("depth_rows", C.c_int64 * MAX_DRAFT),
+    ]
+
+
+class vb_train_tensor(C.Structure):
+    _fields_ = [
+        ("name", C.c_char_p),
+        ("ndim", C.c_int32),
+        ("shape", C.c_int64 * 2),
+        ("count", C.c_size_t),
+        ("decays", C.c_int),
+        ("is_new", C.c_int),
+        ("w", C.c_void_p),
+        ("g", C.c_void_p),
+        ("m", C.c_void_p),
+        ("v", C.c_void_p),
+    ]
+
+
 STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_placement, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_tree_shape, vb_drafting,
            vb_draft_method, vb_session_options, vb_thread_use, vb_event, vb_result, vb_generate_options,
            vb_batch_options, vb_request_end, vb_request, vb_batch_state, vb_offload, vb_device_facts, vb_file_options, vb_session_info,
            vb_model_facts, vb_convention, vb_system, vb_quantise_options, vb_quantised_tensor, vb_ranks_options, vb_rank_facts, vb_routes,
-           vb_tensor, vb_utf8]
+           vb_tensor, vb_utf8, vb_trainer_options, vb_train_sequence, vb_train_losses, vb_train_tensor]
 
 # name: what it returns, what it takes. Models, sessions and tokenizers are addresses.
 _object, _out, _err, _ids = C.c_void_p, C.POINTER(C.c_void_p), C.POINTER(vb_error), C.POINTER(C.c_int32)
@@ -603,6 +656,12 @@ FUNCTIONS = {
     "vb_tensors_metadata": (C.c_char_p, [_object, C.c_char_p]),
     "vb_tensor_f32": (C.c_int, [C.POINTER(vb_tensor), C.c_size_t, C.c_size_t, C.POINTER(C.c_float), _err]),
     "vb_tensors_write": (C.c_int, [C.c_int, C.c_char_p, C.POINTER(vb_tensor), C.c_size_t, C.c_void_p, C.c_void_p, _err]),
+    "vb_trainer_open": (C.c_int, [_out, _object, C.POINTER(vb_trainer_options), _err]),
+    "vb_trainer_close": (None, [_object]),
+    "vb_trainer_gradients": (C.c_int, [_object, C.POINTER(vb_train_sequence), C.c_size_t, C.POINTER(vb_train_losses), _err]),
+    "vb_trainer_losses": (C.c_int, [_object, C.POINTER(vb_train_sequence), C.c_size_t, C.POINTER(vb_train_losses), _err]),
+    "vb_trainer_update": (C.c_int, [_object, C.c_int64, C.c_double, C.POINTER(C.c_double), _err]),
+    "vb_trainer_tensor": (C.c_int, [_object, C.c_size_t, C.POINTER(vb_train_tensor)]),
     "vb_session_info_read": (C.c_int, [C.POINTER(vb_session_info), C.c_char_p, C.c_int, C.POINTER(vb_file_options), _err]),
     "vb_draft_methods": (C.c_int, [C.c_size_t, C.POINTER(vb_draft_method)]),
     "vb_draft_method_find": (C.c_int, [C.POINTER(vb_draft_method), C.c_char_p, _err]),

@@ -1,0 +1,109 @@
+/* engine/train/train.c -- the public functions of training steps (engine/verbatim_train.h). */
+#include "engine/train/train_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* The number of a word in a list that ends with NULL; -1: it is not there. NULL means the first. */
+static int word_in(const char *const *list, const char *word)
+{
+    for (int i = 0; list[i]; i++)
+        if (!word || !strcmp(list[i], word))
+            return i;
+    return -1;
+}
+
+static int wrong_word(const char *field, const char *const *list, const char *word, vb_error *err)
+{
+    char known[128] = "";
+    for (int i = 0; list[i]; i++)
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? list[i + 1] ? ", " : " or " : "", list[i]);
+    return vb_fail(err, VB_BAD_ARGUMENT, "%s is %.64s, wanted %s", field, word, known);
+}
+
+/* 0: the default; -1: 0 */
+static double number(double given, double otherwise) { return given == 0 ? otherwise : given == -1 ? 0 : given; }
+
+static int loss_of(struct loss *out, const vb_trainer_options *o, int depths, vb_error *err)
+{
+    int rc = loss_named(out, o->loss ? o->loss : "megatron", depths, o->loss_factor == 0 ? -1 : o->loss_factor, err);
+    if (rc || o->soft_targets == 0)
+        return rc;
+    if (!(o->soft_targets > 0 && o->soft_targets <= 1))
+        return vb_fail(err, VB_BAD_ARGUMENT, "soft_targets is %g, wanted a number from 0 to 1", o->soft_targets);
+    if (out->terms.soft > 0)
+        return vb_fail(err, VB_BAD_ARGUMENT, "soft_targets is %g, and the loss %s has weights of its own", o->soft_targets, o->loss);
+    out->terms.soft = o->soft_targets;
+    out->terms.data = 1 - o->soft_targets;
+    return VB_OK;
+}
+
+int vb_trainer_open(vb_trainer **out, const vb_model *model, const vb_trainer_options *options, vb_error *err)
+{
+    static const char *const parts[] = {"modules", "model", NULL}, *const ends[] = {"stored", "shared", "own", NULL};
+    vb_trainer_options o = options ? *options : (vb_trainer_options){0};
+    int part = word_in(parts, o.part), end = word_in(ends, o.ends), stored = model->num_mtp, whole = part == TRAIN_MODEL;
+    struct loss loss;
+    *out = NULL;
+    if (part < 0)
+        return wrong_word("part", parts, o.part, err);
+    if (end < 0)
+        return wrong_word("ends", ends, o.ends, err);
+    int depths = o.depths == -1 && whole ? 0 : o.depths ? o.depths : stored ? stored : !whole;
+    int rc = loss_of(&loss, &o, depths, err);
+    if (rc)
+        return rc;
+    struct trainer_options inner = {
+        .part = (enum trained_part)part, .ends = (enum module_ends)end, .depths = depths, .seed = o.seed, .loss = &loss,
+        .modules = !depths ? 0 : o.modules ? o.modules : stored ? stored : depths,
+        .new_modules = o.new_weights && !whole, .new_model = o.new_weights && whole,
+        .adamw = {.beta1 = number(o.beta1, 0.9), .beta2 = number(o.beta2, 0.999), .eps = number(o.eps, 1e-8), .weight_decay = number(o.weight_decay, 0.01)},
+        .max_norm = number(o.clip_norm, 1), .bias_update_speed = whole ? number(o.bias_update_rate, 0.001) : 0,
+        .micro_tokens = o.micro_tokens, .threads = o.threads, .isa = o.isa};
+    return trainer_open(out, model, &inner, err);
+}
+
+void vb_trainer_close(vb_trainer *t) { trainer_close(t); }
+
+typedef int step_function(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err);
+
+static int step(step_function *compute, vb_trainer *t, const vb_train_sequence *sequences, size_t count, vb_train_losses *out, vb_error *err)
+{
+    struct training_losses losses;
+    struct training_sequence *list = vb_alloc(&t->allocator, count + 1, sizeof *list);
+    if (!list)
+        return vb_fail(err, VB_NO_MEMORY, "no memory for a list of %zu sequences", count);
+    for (size_t i = 0; i < count; i++)
+        list[i] = (struct training_sequence){.tokens = sequences[i].tokens, .count = sequences[i].count, .loss_mask = sequences[i].loss_mask};
+    int rc = compute(t, list, count, &losses, err);
+    vb_free(&t->allocator, list);
+    if (rc)
+        return rc;
+    *out = (vb_train_losses){.total = losses.total, .main = losses.main, .depths = t->loss.depths, .rows = losses.rows};
+    memcpy(out->by_depth, losses.by_depth, sizeof out->by_depth);
+    memcpy(out->depth_rows, losses.depth_rows, sizeof out->depth_rows);
+    return VB_OK;
+}
+
+int vb_trainer_gradients(vb_trainer *t, const vb_train_sequence *sequences, size_t count, vb_train_losses *losses, vb_error *err)
+{
+    return step(trainer_gradients, t, sequences, count, losses, err);
+}
+
+int vb_trainer_losses(vb_trainer *t, const vb_train_sequence *sequences, size_t count, vb_train_losses *losses, vb_error *err)
+{
+    return step(trainer_losses, t, sequences, count, losses, err);
+}
+
+int vb_trainer_update(vb_trainer *t, int64_t step, double lr, double *norm, vb_error *err) { return trainer_update(t, step, lr, norm, err); }
+
+int vb_trainer_tensor(vb_trainer *t, size_t number, vb_train_tensor *out)
+{
+    const struct trained_tensor *x = trainer_tensor(t, number);
+    if (!x)
+        return 0;
+    int is_vector = x->dimensions == 1;
+    *out = (vb_train_tensor){.name = x->name, .ndim = x->dimensions, .shape = {(int64_t)(is_vector ? x->cols : x->rows), is_vector ? 1 : (int64_t)x->cols},
+                             .count = x->rows * x->cols, .decays = x->decays, .is_new = x->is_new, .w = x->w, .g = x->g, .m = x->m, .v = x->v};
+    return 1;
+}
