@@ -96,7 +96,8 @@ class Formula:
     def chose(self, p, chosen):
         """for make_steps.py"""
 
-    def experts(self, x, p):
+    def routed(self, x, p):
+        """the experts of each row, ascending, and their weights"""
         c, E = self.c, self.c["n_routed_experts"]
         logits = self.linear(x, p + "gate")
         s = logits.sigmoid() if c["scoring_func"] == "sigmoid" else logits.softmax(-1)
@@ -116,6 +117,10 @@ class Formula:
             g = g / g.sum(-1, keepdim=True)
         if not c["norm_topk_prob"] or c["scoring_func"] == "sigmoid" or c["topk_method"] == "group_limited_top2":
             g = g * c["routed_scaling_factor"]
+        return chosen, g
+
+    def experts(self, x, p):
+        chosen, g = self.routed(x, p)
         rows = [sum(g[i, j] * self.mlp(x[i:i + 1], f"{p}experts.{e}.") for j, e in enumerate(chosen[i].tolist())) for i in range(len(x))]
         return torch.cat(rows) + self.mlp(x, p + "shared_experts.")
 

@@ -35,6 +35,32 @@ class Counting(make_gradients.Formula):
         np.add.at(load, chosen.numpy().reshape(-1), 1)
 
 
+def begin(weights, o):
+    """name -> tensor: the weights that have gradients, and their optimizer"""
+    trained = {n: w.requires_grad_() for n, w in weights.items() if not n.endswith("e_score_correction_bias")}
+    return trained, torch.optim.AdamW([{"params": [w for w in trained.values() if w.ndim == 2], "weight_decay": o["weight_decay"]},
+                                       {"params": [w for w in trained.values() if w.ndim == 1], "weight_decay": 0.0}],
+                                      lr=o["lr"], betas=(o["beta1"], o["beta2"]), eps=o["eps"])
+
+
+def step(formula, sequences, trained, optimizer, o):
+    """one step; total, norm of the gradients, main, by depth"""
+    formula.loads = {}
+    losses = make_gradients.means([formula.losses(tokens, formula.c["num_nextn_predict_layers"]) for tokens in sequences])
+    loss = make_gradients.total(losses)
+    loss.backward()
+    for w in trained.values():                                  # an expert that no token chose has the gradient 0
+        w.grad = torch.zeros_like(w) if w.grad is None else w.grad
+    norm = torch.nn.utils.clip_grad_norm_(trained.values(), o["max_norm"])
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    for p, load in formula.loads.items():
+        bias = formula.w.get(p + "gate.e_score_correction_bias")
+        if bias is not None:
+            bias += o["bias_update_speed"] * torch.from_numpy(np.sign(load.mean() - load))
+    return [loss.item(), norm.item()] + [x.item() for x in losses]
+
+
 def make(name):
     with open(os.path.join(TRUTH, name + ".gradients.json"), encoding="utf-8") as f:
         sequences = json.load(f)["sequences"]
@@ -42,28 +68,9 @@ def make(name):
     weights = {n: torch.from_numpy(w.copy()) for n, w in
                read_weights(os.path.join(TINY, name), c.get("quantization_config", {}).get("weight_block_size", [128, 128])).items()}
     first = {n: w.clone() for n, w in weights.items()}
-    trained = {n: w.requires_grad_() for n, w in weights.items() if not n.endswith("e_score_correction_bias")}
     o = OPTIONS
-    optimizer = torch.optim.AdamW([{"params": [w for w in trained.values() if w.ndim == 2], "weight_decay": o["weight_decay"]},
-                                   {"params": [w for w in trained.values() if w.ndim == 1], "weight_decay": 0.0}],
-                                  lr=o["lr"], betas=(o["beta1"], o["beta2"]), eps=o["eps"])
-    steps = []
-    for _ in range(STEPS):
-        formula = Counting(c, weights)
-        formula.loads = {}
-        losses = make_gradients.means([formula.losses(tokens, c["num_nextn_predict_layers"]) for tokens in sequences])
-        loss = make_gradients.total(losses)
-        loss.backward()
-        for w in trained.values():                              # an expert that no token chose has the gradient 0
-            w.grad = torch.zeros_like(w) if w.grad is None else w.grad
-        norm = torch.nn.utils.clip_grad_norm_(trained.values(), o["max_norm"])
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        for p, load in formula.loads.items():
-            bias = weights.get(p + "gate.e_score_correction_bias")
-            if bias is not None:
-                bias += o["bias_update_speed"] * torch.from_numpy(np.sign(load.mean() - load))
-        steps.append([loss.item(), norm.item()] + [x.item() for x in losses])
+    trained, optimizer = begin(weights, o)
+    steps = [step(Counting(c, weights), sequences, trained, optimizer, o) for _ in range(STEPS)]
     changes = {}
     for n, w in sorted(weights.items()):
         change = (w.detach() - first[n]).numpy().reshape(-1)
