@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* One call of reference_backward. With parallel heads, `heads` is the memory of their layers, taken[0] what all heads read, and dtaken[0] the
+/* One call of reference_backward. With parallel heads, `heads` is the memory of their layers, depths.taken[0] what all heads read, and dtaken[0] the
  * sum of the gradients of this. S is the number of rows of the longest sequence, L the number of the target's layers, and R the largest
  * number of rows that a module computes at once: S, or those of all depths if they are aligned. */
 struct backward_step {
@@ -17,17 +17,15 @@ struct backward_step {
     void *memory;                    /* holds all arrays below */
     double *x;                       /* [L+1, S, D]: the input of each layer, and the output of the last */
     double *hidden;                  /* [S, D]: after model.norm */
-    double *taken, *dtaken;          /* [depths+1, S, D]: the hidden states that depth k takes, which depth k-1 hands on (or the target) */
+    struct ref_depths depths;        /* what the depths take and read */
+    double *dtaken;                  /* [depths+1, S, D]: gradients of what depth k takes */
     double *z, *dz, *target_z;       /* [S, V]; target_z: the logits of the target */
     double *dhidden;                 /* [S, D] */
     double *dg;                      /* [depths, S, D]: after shared_head.norm, from the logits of depth k alone */
-    double *in, *din;                /* [R, D]: the rows of `taken` that a pass of a module reads */
+    double *din;                     /* [R, D]: of the rows that a pass of a module reads */
     double *g, *next, *module_x;     /* [R, D]: after shared_head.norm; what the pass hands on; the input of the module's layer */
     double *dx, *dout, *denorm, *dhnorm, *dconcat; /* [R, D] four times, [R, 2D] */
     int32_t *labels;                 /* [S+1]: the tokens of the sequence; -1: no row that predicts the token has a loss */
-    int32_t *tok;                    /* [R]: the tokens that the rows of a pass read */
-    int *places;                     /* [R]: their indices */
-    char *mask;                      /* [R, R]: row s attends to row t <= s */
     size_t S, R;
 };
 
@@ -49,59 +47,15 @@ static void logits_back(struct backward_step *p, double *dh, const struct matrix
 
 /* -- depths of MTP modules ----------------------------------------------------------------------------------------- */
 
-static int is_aligned(const struct backward_step *p) { return p->loss.chain == CHAIN_ALIGNED; }
-
 static const struct reference_mtp_module *module_of(const struct backward_step *p, int k)
 {
     return &p->r->mtp[p->loss.chain == CHAIN_MODULES ? k % p->r->config.num_nextn_predict_layers : 0];
 }
 
-/* The rows that a module computes for depth k: rows i < T-k-2 of depth k alone or, if depths are aligned, those of all depths up to k, because
- * rows of depth k attend to the others. `first` rows come before those of depth k. */
-struct pass {
-    int k, lowest, first, rows; /* lowest: the depth of the first row */
-};
-
-static struct pass pass_of(const struct backward_step *p, int T, int k)
-{
-    struct pass a = {k, is_aligned(p) ? 0 : k, 0, T - k - 2};
-    for (int m = a.lowest; m < k; m++)
-        a.first += T - m - 2;
-    a.rows += a.first;
-    return a;
-}
-
-/* Row i of depth m sees rows 0..i of depth 0 and row i of the depths 1..m. */
-static int is_seen(int m, int i, int depth, int row) { return depth ? depth <= m && row == i : row <= i; }
-
-/* Fills what a pass reads, and tells the run which rows see which. */
-static void gather(struct backward_step *p, const struct pass *a, const int32_t *tok, int T)
-{
-    size_t d = p->r->config.dims.d, plane = p->S * d, s = 0;
-    for (int m = a->lowest; m <= a->k; m++)
-        for (int i = 0; i < T - m - 2; i++, s++) {
-            size_t t = 0;
-            memcpy(p->in + s * d, p->taken + (size_t)m * plane + (size_t)i * d, d * sizeof *p->in);
-            p->tok[s] = tok[i + m + 1];
-            p->places[s] = i + m;
-            for (int depth = 0; is_aligned(p) && depth <= a->k; depth++)
-                for (int row = 0; row < T - depth - 2; row++, t++)
-                    p->mask[s * (size_t)a->rows + t] = (char)is_seen(m, i, depth, row);
-        }
-    p->back.run.places = is_aligned(p) ? p->places : NULL;
-    p->back.run.mask = is_aligned(p) ? p->mask : NULL;
-}
-
 /* Row i of depth m reads tok[i+m+1] and row i of the depth before. */
-static void run_module(struct backward_step *p, const struct pass *a)
+static void run_module(struct backward_step *p, const struct ref_depth_rows *a)
 {
-    ref_mtp(&p->back.run, p->g, p->next, module_of(p, a->k), a->k, is_aligned(p) ? 1 : a->k + 1, p->tok, p->in, a->rows);
-}
-
-static void leave_depths(struct backward_step *p)
-{
-    p->back.run.places = NULL;
-    p->back.run.mask = NULL;
+    ref_mtp(&p->back.run, p->g, p->next, module_of(p, a->k), a->k, p->loss.chain == CHAIN_ALIGNED ? 1 : a->k + 1, p->depths.tok, p->depths.in, a->rows);
 }
 
 /* The terms of the rows of depth k, which predict tok[i+k+2], and their gradients. Row i learns from row i+k+1 of the target. */
@@ -111,7 +65,7 @@ static void learn(struct backward_step *p, const struct matrix *head, const doub
     const struct dims *c = &p->r->config.dims;
     size_t plane = p->S * c->d;
     double mean = p->losses->depth_rows[k] ? 1.0 / (double)p->losses->depth_rows[k] : 0, weight = p->loss.depth[k] * mean;
-    double *dg = p->dg + (size_t)k * plane, *handed = p->taken + (size_t)(k + 1) * plane, *dhanded = p->dtaken + (size_t)(k + 1) * plane;
+    double *dg = p->dg + (size_t)k * plane, *handed = p->depths.taken + (size_t)(k + 1) * plane, *dhanded = p->dtaken + (size_t)(k + 1) * plane;
     struct reference_terms sums = {0}, *means = &p->losses->terms[k];
     int gradients = p->back.gradients != NULL;
     const int32_t *labels = p->labels + k + 2;
@@ -124,7 +78,7 @@ static void learn(struct backward_step *p, const struct matrix *head, const doub
     ref_back_clear(dhanded, plane);
     if (terms->features != 0)
         sums.features =
-            ref_smooth_l1(gradients ? dhanded : NULL, handed, p->taken + (size_t)(k + 1) * c->d, labels, rows, (int)c->d, weight * terms->features);
+            ref_smooth_l1(gradients ? dhanded : NULL, handed, p->depths.taken + (size_t)(k + 1) * c->d, labels, rows, (int)c->d, weight * terms->features);
 
     means->data += mean * sums.data;
     means->soft += mean * sums.soft;
@@ -136,12 +90,12 @@ static void learn(struct backward_step *p, const struct matrix *head, const doub
 
 static void depth_forward(struct backward_step *p, const int32_t *tok, int T, int k)
 {
-    struct pass a = pass_of(p, T, k);
+    struct ref_depth_rows a = ref_depth_rows(&p->loss, T, k);
     int rows = a.rows - a.first;
     size_t d = p->r->config.dims.d, plane = p->S * d;
-    gather(p, &a, tok, T);
+    ref_depth_begin(&p->depths, &p->back.run, &a, tok, T);
     run_module(p, &a);
-    memcpy(p->taken + (size_t)(k + 1) * plane, p->next + (size_t)a.first * d, (size_t)rows * d * sizeof *p->taken);
+    memcpy(p->depths.taken + (size_t)(k + 1) * plane, p->next + (size_t)a.first * d, (size_t)rows * d * sizeof *p->depths.taken);
     learn(p, &module_of(p, k)->head, p->g + (size_t)a.first * d, rows, k);
 }
 
@@ -154,13 +108,13 @@ static void depth_back(struct backward_step *p, const int32_t *tok, int T, int k
 {
     const struct reference_mtp_module *w = module_of(p, k);
     struct reference_back *b = &p->back;
-    struct pass a = pass_of(p, T, k);
+    struct ref_depth_rows a = ref_depth_rows(&p->loss, T, k);
     int rows = a.rows, D = p->r->config.hidden_size, swapped = ref_convention(&b->run, CONCAT);
     size_t d = (size_t)D, n = (size_t)rows * d, first = (size_t)a.first * d, plane = p->S * d;
     double eps = p->r->config.rms_norm_eps, *dhanded = p->dtaken + (size_t)(k + 1) * plane, *dg = p->dg + (size_t)k * plane;
     double *before = ref_convention(&b->run, DRAFT_HIDDEN) ? p->dx : p->dout; /* the next depth takes y, or g */
 
-    gather(p, &a, tok, T);
+    ref_depth_begin(&p->depths, &p->back.run, &a, tok, T);
     run_module(p, &a); /* again, because the depths share b->run */
     ref_back_clear(p->dx, n);
     ref_back_clear(p->dout, n);
@@ -180,7 +134,7 @@ static void depth_back(struct backward_step *p, const int32_t *tok, int T, int k
     ref_back_show(b, "hnorm", -1, rows, D, p->dhnorm);
     ref_back_show(b, "enorm", -1, rows, D, p->denorm);
     ref_back_clear(p->din, n);
-    ref_back_norm_of(b, p->din, &w->hnorm, p->dhnorm, p->in, rows, eps);
+    ref_back_norm_of(b, p->din, &w->hnorm, p->dhnorm, p->depths.in, rows, eps);
     ref_back_value(b, "taken", -1, rows, D, p->din);
     const double *din = p->din;
     for (int m = a.lowest; m <= k && !p->loss.detached; m++)
@@ -188,10 +142,10 @@ static void depth_back(struct backward_step *p, const int32_t *tok, int T, int k
             p->dtaken[(size_t)m * plane + i] += *din++;
     ref_back_clear(p->dx, n);
     for (int s = 0; s < rows; s++)
-        ref_row(&w->embed, p->tok[s], p->module_x + (size_t)s * d);
+        ref_row(&w->embed, p->depths.tok[s], p->module_x + (size_t)s * d);
     ref_back_norm_of(b, p->dx, &w->enorm, p->denorm, p->module_x, rows, eps);
     ref_back_value(b, "embed", -1, rows, D, p->dx);
-    ref_back_embed(reference_gradient(b->gradients, w->embed.tensor->name)->data, p->dx, p->tok, rows, D);
+    ref_back_embed(reference_gradient(b->gradients, w->embed.tensor->name)->data, p->dx, p->depths.tok, rows, D);
 }
 
 /* -- parallel heads ------------------------------------------------------------------------------------------------- */
@@ -203,7 +157,7 @@ static void run_head(struct backward_step *p, int k, int rows)
     run->layer = target->layer = p->r->config.num_hidden_layers + k;
     run->random = target->random;
     ref_rope_tables(run, 0, rows);
-    memcpy(p->next, p->taken, (size_t)rows * p->r->config.dims.d * sizeof *p->next);
+    memcpy(p->next, p->depths.taken, (size_t)rows * p->r->config.dims.d * sizeof *p->next);
     ref_show(run, "trunk", -1, rows, p->r->config.hidden_size, p->next);
     ref_decoder_layer(run, &p->options->heads->mtp[k].layer, p->next, rows);
     target->random = run->random;
@@ -227,15 +181,13 @@ static void head_back(struct backward_step *p, int T, int k)
     ref_back_value(target, "shared_head_norm", -1, rows, D, dg);
     ref_back_clear(p->dx, n);
     ref_back_norm_of(target, p->dx, &p->r->norm, dg, p->next, rows, p->r->config.rms_norm_eps);
-    ref_back_layer(b, p->dx, &p->options->heads->mtp[k].layer, p->taken, rows);
+    ref_back_layer(b, p->dx, &p->options->heads->mtp[k].layer, p->depths.taken, rows);
     ref_back_value(b, "trunk", -1, rows, D, p->dx);
     for (size_t i = 0; i < n && !p->loss.detached; i++)
         p->dtaken[i] += p->dx[i];
 }
 
 /* -- a sequence ---------------------------------------------------------------------------------------------------- */
-
-static int is_label(const struct reference_sequence *q, int i) { return !q->loss_mask || q->loss_mask[i]; }
 
 /* The rows that parallel heads read */
 static const double *trunk(const struct backward_step *p) { return p->x + (size_t)p->options->heads->trunk_layers * p->S * p->r->config.dims.d; }
@@ -247,8 +199,7 @@ static void forward(struct backward_step *p, const struct reference_sequence *q)
     const int32_t *tok = q->tokens;
     int T = q->count, S = T - 1, L = c->num_hidden_layers;
     size_t plane = p->S * c->dims.d, bytes = (size_t)S * c->dims.d * sizeof(double);
-    for (int i = 0; i < T; i++)
-        p->labels[i] = is_label(q, i) ? tok[i] : -1;
+    ref_labels(p->labels, q);
     run->layer = -1;
     ref_rope_tables(run, 0, S);
     ref_embed(run, p->x, &p->r->embed, tok, S);
@@ -261,7 +212,7 @@ static void forward(struct backward_step *p, const struct reference_sequence *q)
     const double *last = p->x + (size_t)L * plane;
     ref_norm(run, p->hidden, &p->r->norm, last, S, c->rms_norm_eps);
     ref_value(run, "norm", -1, S, c->hidden_size, p->hidden);
-    memcpy(p->taken, p->options->heads ? trunk(p) : ref_convention(run, MAIN_HIDDEN) ? last : p->hidden, bytes);
+    memcpy(p->depths.taken, p->options->heads ? trunk(p) : ref_convention(run, MAIN_HIDDEN) ? last : p->hidden, bytes);
 
     double mean = 1.0 / (double)p->losses->rows;
     logits(p, &p->r->head, p->hidden, S);
@@ -273,7 +224,7 @@ static void forward(struct backward_step *p, const struct reference_sequence *q)
     ref_back_clear(p->dtaken, plane);
     for (int k = 0; k < p->loss.depths && T - k - 2 > 0; k++)
         p->options->heads ? head_forward(p, T, k) : depth_forward(p, tok, T, k);
-    leave_depths(p);
+    ref_depth_end(&p->back.run);
 }
 
 static void backward(struct backward_step *p, const int32_t *tok, int T)
@@ -285,7 +236,7 @@ static void backward(struct backward_step *p, const int32_t *tok, int T)
     int depths = p->loss.depths < T - 2 ? p->loss.depths : T - 2;
     for (int k = depths - 1; k >= 0; k--)
         p->options->heads ? head_back(p, T, k) : depth_back(p, tok, T, k);
-    leave_depths(p);
+    ref_depth_end(&p->back.run);
 
     /* depth 0 takes the last layer's output, or hidden; parallel heads take the output of the trunk */
     int after = p->options->heads ? p->options->heads->trunk_layers == L : ref_convention(&b->run, MAIN_HIDDEN);
@@ -307,42 +258,6 @@ static void backward(struct backward_step *p, const int32_t *tok, int T)
 }
 
 /* -- a step -------------------------------------------------------------------------------------------------------- */
-
-/* Counts the rows of all losses. Returns the number of rows of the longest sequence. */
-static int count_rows(struct reference_losses *losses, int depths, const struct reference_sequence *sequences, int count)
-{
-    int S = 0;
-    for (int i = 0; i < count; i++) {
-        int T = sequences[i].count;
-        S = T - 1 > S ? T - 1 : S;
-        for (int t = 1; t < T; t++) {
-            losses->rows += is_label(&sequences[i], t);
-            for (int k = 0; k < depths && k + 2 <= t; k++)
-                losses->depth_rows[k] += is_label(&sequences[i], t);
-        }
-    }
-    return S;
-}
-
-/* Returns the largest number of rows of a pass of the target (S rows) or of a module. */
-static int most_rows(const struct backward_step *p, int S)
-{
-    int R = S;
-    for (int k = 0; k < p->loss.depths && k < S - 1; k++) {
-        struct pass a = pass_of(p, S + 1, k);
-        R = a.rows > R ? a.rows : R;
-    }
-    return R;
-}
-
-/* The loss that the options ask for */
-static struct loss loss_of(const struct reference_loss_options *o)
-{
-    struct loss megatron = {.terms.data = 1, .chain = CHAIN_MODULES, .depths = o->depths, .main = 1};
-    for (int k = 0; k < o->depths && k < VB_MAX_DRAFT; k++)
-        megatron.depth[k] = o->mtp_loss_scaling_factor / o->depths;
-    return o->loss ? *o->loss : megatron;
-}
 
 static int check(const struct reference *r, const struct reference_loss_options *o, const struct loss *loss, const struct reference_sequence *sequences,
                  int count, vb_error *err)
@@ -373,21 +288,21 @@ static int allocate(struct backward_step *p, int S, int R, vb_error *err)
 {
     const struct dims *c = &p->r->config.dims;
     size_t plane = (size_t)S * c->d, logits = (size_t)S * c->V, depths = (size_t)p->loss.depths, r = (size_t)R, pass = r * c->d;
-    size_t ints = ((2 * r + (size_t)S + 1) * sizeof(int) + sizeof(double) - 1) / sizeof(double), mask = is_aligned(p) ? r * r / sizeof(double) + 1 : 0;
+    size_t ints = ((2 * r + (size_t)S + 1) * sizeof(int) + sizeof(double) - 1) / sizeof(double), mask = p->loss.chain == CHAIN_ALIGNED ? r * r / sizeof(double) + 1 : 0;
     struct {
         double **at;
         size_t count;
     } part[] = {
         {&p->x, (c->layers + 1) * plane},
         {&p->hidden, plane},
-        {&p->taken, (depths + 1) * plane},
+        {&p->depths.taken, (depths + 1) * plane},
         {&p->dtaken, (depths + 1) * plane},
         {&p->z, logits},
         {&p->dz, logits},
         {&p->target_z, logits},
         {&p->dhidden, plane},
         {&p->dg, depths * plane},
-        {&p->in, pass},
+        {&p->depths.in, pass},
         {&p->din, pass},
         {&p->g, pass},
         {&p->next, pass},
@@ -406,11 +321,13 @@ static int allocate(struct backward_step *p, int S, int R, vb_error *err)
         return vb_fail(err, VB_NO_MEMORY, "no memory for the values of %d tokens in a training step", S);
     for (size_t i = 0; i < parts; next += part[i++].count)
         *part[i].at = next;
-    p->places = (int *)(void *)next;
-    p->tok = p->places + R;
-    p->labels = p->tok + R;
-    p->mask = (char *)(next + ints);
-    p->S = (size_t)S;
+    p->depths.places = (int *)(void *)next;
+    p->depths.tok = p->depths.places + R;
+    p->labels = p->depths.tok + R;
+    p->depths.mask = (char *)(next + ints);
+    p->S = p->depths.S = (size_t)S;
+    p->depths.width = c->d;
+    p->depths.loss = &p->loss;
     return VB_OK;
 }
 
@@ -418,14 +335,14 @@ int reference_backward(const struct reference *r, const struct reference_loss_op
                        const struct reference_sequence *sequences, int count, struct reference_losses *losses,
                        struct reference_gradients *g, vb_error *err)
 {
-    struct backward_step p = {.r = r, .options = options, .loss = loss_of(options), .losses = losses};
+    struct backward_step p = {.r = r, .options = options, .loss = ref_loss_of(options), .losses = losses};
     struct reference_options run = {
         .x_as_is = 1, .perturb = options->perturb, .conventions = options->conventions, .hook_context = options->hook_context};
     *losses = (struct reference_losses){0};
     int rc = check(r, options, &p.loss, sequences, count, err);
     if (rc)
         return rc;
-    int S = count_rows(losses, p.loss.depths, sequences, count), R = most_rows(&p, S);
+    int S = ref_count_rows(losses, p.loss.depths, sequences, count), R = ref_depth_most(&p.loss, S);
     if (!losses->rows)
         return vb_fail(err, VB_BAD_ARGUMENT, "no sequence of the %d has a token to predict, wanted at least two tokens in one, and labels in its loss mask", count);
     if ((rc = ref_back_open(&p.back, r, &run, g, R, err)))

@@ -48,7 +48,7 @@ int reference_eagle_gradients_open(struct reference_gradients *g, const struct r
 
 /* Computes the losses of one training step of a head whose target stays as it is (docs/TRAINING.md, "Other losses", where the head takes the place of
  * module 0). options->loss names the loss; NULL: Megatron's. Every loss is possible, and its depths are aligned or unrolled; CHAIN_MODULES is the
- * same as CHAIN_UNROLLED, as there is one head. The target is not trained: losses->main is 0 and not part of losses->total, and its weight is
+ * same as CHAIN_UNROLLED, as there is one head; options->heads is not read. The target is not trained: losses->main is 0 and not part of losses->total, and its weight is
  * not used. If the loss is detached, h^k of k > 0 is constant, so that of EAGLE-3 no gradient flows through y; but h^0 = W_fc [..] is
  * part of the head, and W_fc has its gradient.
  *

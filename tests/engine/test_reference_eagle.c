@@ -186,12 +186,223 @@ TEST(losses_and_gradients_are_those_of_autograd)
     }
     reference_close(r);
 }
+/* ---- finite differences ------------------------------------------------------------------------------------------- */
+
+/* An EAGLE head whose tensors the test changes, and its target. A small checkpoint has two layers, so an EAGLE-3 head has a target of golden/tiny. */
+struct moved {
+    struct small target;
+    struct reference *r;
+    struct reference_eagle *e;
+    char dir[64];
+    struct reference_loss_options options;
+    const struct reference_sequence *list;
+    double error; /* of the loss, by rounding */
+    float *weights;
+    double *x;
+    size_t n;
+};
+
+static const struct small_eagle small_heads[] = {
+    {.version = 1, .target_width = 8, .target_vocab = SMALL_V, .d = 8, .heads = 4, .groups = 2, .dim = 4, .intermediate = 7, .bias = 1, .embeds = 1},
+    {.version = 1, .target_width = 8, .target_vocab = SMALL_V, .d = 8, .heads = 3, .groups = 1, .dim = 2, .intermediate = 5,
+     .keys = "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":16,\"beta_fast\":4,\"beta_slow\":1},"},
+    {.version = 3, .target_width = 64, .target_vocab = 160, .d = 6, .heads = 2, .groups = 1, .dim = 4, .intermediate = 5, .vocab = 40, .embeds = 1},
+};
+
+static struct reference_losses losses_of(const struct moved *m, struct reference_gradients *g)
+{
+    struct reference_losses losses;
+    OK(reference_eagle_backward(m->e, &m->options, m->list, SMALL_SEQUENCES, &losses, g, &err));
+    return losses;
+}
+
+static double moved_loss(void *context, double *size)
+{
+    const struct moved *m = context;
+    for (size_t i = 0; i < m->n; i++)
+        m->weights[i] = (float)m->x[i];
+    *size = m->error * 0x1p53;
+    return losses_of(m, NULL).total;
+}
+
+static void moved_open(struct moved *m, const struct small_eagle *c)
+{
+    *m = (struct moved){.list = small_sequences};
+    if (c->version == 1)
+        small_open(&m->target, &small_checkpoints[0]);
+    m->r = c->version == 1 ? m->target.r : open_tiny_reference("v3");
+    small_eagle(m->dir, c, 11);
+    m->e = open_head(m->dir, c->version, m->r);
+    for (size_t i = 0; i < checkpoint_count(m->e->own->checkpoint); i++) {
+        struct tensor *t = (struct tensor *)(uintptr_t)checkpoint_at(m->e->own->checkpoint, i); /* the file is mapped read-only */
+        void *copy = malloc(t->bytes);
+        assert_non_null(copy);
+        t->data = memcpy(copy, t->data, t->bytes);
+    }
+}
+
+static void moved_close(struct moved *m)
+{
+    for (size_t i = 0; i < checkpoint_count(m->e->own->checkpoint); i++)
+        free((void *)(uintptr_t)checkpoint_at(m->e->own->checkpoint, i)->data);
+    reference_eagle_close(m->e);
+    remove_dir(m->dir);
+    if (m->target.r)
+        small_close(&m->target);
+    else
+        reference_close(m->r);
+}
+
+/* A perturbed run changes every value by up to 2^-24, and here a value is a sum of at most 192 terms (3 T, in fc) and some more steps. As in
+ * small_rounding_error, takes 8 times what 8 perturbed runs show. */
+static double rounding_error(struct moved *m, double exact)
+{
+    double most = 0;
+    for (m->options.perturb = 1; m->options.perturb <= 8; m->options.perturb++)
+        most = fmax(most, fabs(losses_of(m, NULL).total - exact));
+    m->options.perturb = 0;
+    return 8 * most * 0x1p24 * 200 * 0x1p-53;
+}
+
+static void check_moved(const struct small_eagle *c, const struct loss *loss, const struct reference_sequence *list)
+{
+    struct moved m;
+    struct reference_gradients g;
+    moved_open(&m, c);
+    m.options.loss = loss;
+    m.list = list;
+    OK(reference_eagle_gradients_open(&g, m.e, &err));
+    m.error = rounding_error(&m, losses_of(&m, &g).total);
+    assert_int_equal(g.count, 9 + c->bias + c->embeds + (c->version == 3 ? 4 : 0));
+    for (size_t i = 0; i < g.count; i++) {
+        char what[128];
+        snprintf(what, sizeof what, "EAGLE-%d, %s", c->version, g.of[i].name);
+        m.n = (size_t)g.of[i].rows * (size_t)g.of[i].cols;
+        m.weights = (float *)(uintptr_t)checkpoint_find(m.e->own->checkpoint, g.of[i].name)->data;
+        m.x = doubles(m.n);
+        for (size_t j = 0; j < m.n; j++)
+            m.x[j] = (double)m.weights[j];
+        check_differences(&(struct differences){what, moved_loss, &m, 1}, m.x, g.of[i].data, m.n, 0);
+        for (size_t j = 0; j < m.n; j++)
+            m.weights[j] = (float)m.x[j];
+        free(m.x);
+    }
+    reference_gradients_close(&g);
+    moved_close(&m);
+}
+
+/* A loss whose gradients flow from depth to depth, which differences see */
+static struct loss loss_with(const char *name, int depths, struct loss_terms terms)
+{
+    struct loss loss;
+    OK(loss_named(&loss, name, depths, -1, &err));
+    loss.terms = terms;
+    loss.detached = 0;
+    return loss;
+}
+
+TEST(gradients_are_those_of_differences)
+{
+    struct loss_terms all = {.data = 0.5, .soft = 0.25, .top = 0.75, .features = 0.5, .top_tokens = 3}, some = all;
+    some.features = 0;
+    struct loss aligned = loss_with("hass", 3, all), unrolled = loss_with("fastmtp", 2, all);
+    struct loss aligned3 = loss_with("eagle3", 3, some), unrolled3 = loss_with("fastmtp", 3, some);
+    for (size_t i = 0; i < COUNT(small_heads); i++) {
+        check_moved(&small_heads[i], small_heads[i].version == 1 ? &aligned : &aligned3, small_sequences);
+        check_moved(&small_heads[i], small_heads[i].version == 1 ? &unrolled : &unrolled3, small_masked);
+    }
+}
+
+/* ---- aligned depths and drafts ------------------------------------------------------------------------------------ */
+
+struct seen_rows {
+    int first_layer, row;
+    size_t vocab;
+    double logits[STEPS][160], target[192 * ROWS];
+    size_t target_rows;
+};
+
+static void keep(void *context, const struct reference_value *v)
+{
+    struct seen_rows *seen = context;
+    if (!strcmp(v->name, "logits") && v->layer >= seen->first_layer)
+        memcpy(seen->logits[v->layer - seen->first_layer], v->data + (size_t)seen->row * seen->vocab, seen->vocab * sizeof(double));
+}
+
+/* The target's rows that the head reads, by the values that reference_forward shows: after the norm, or the inputs of layers 0, 1 and 2 */
+static void see_target(void *context, const struct reference_value *v)
+{
+    struct seen_rows *seen = context;
+    size_t T = (size_t)v->cols, at = !strcmp(v->name, "embed") ? 0 : (size_t)v->layer + 1;
+    int is_last = !strcmp(v->name, "residual") && ++seen->row % 2 == 0; /* the second of a layer is its output */
+    if (seen->target_rows == 1 ? !strcmp(v->name, "norm") : at < 3 && (!strcmp(v->name, "embed") || is_last))
+        for (size_t s = 0; s < (size_t)v->rows; s++)
+            memcpy(seen->target + (s * seen->target_rows + (seen->target_rows == 1 ? 0 : at)) * T, v->data + s * T, T * sizeof(double));
+}
+
+/* If a text goes on as the head drafts, row N-1 of depth k has the logits of draft k: its sums have more terms, but these are 0. */
+TEST(aligned_depths_are_the_drafts)
+{
+    enum { N = 7 };
+    static struct seen_rows seen;
+    static double logits[(N + STEPS) * 160];
+    struct reference *r = open_tiny_reference("v3");
+    for (size_t v = 0; v < 2; v++) {
+        struct reference_eagle *e = open_head(heads[v], versions[v], r);
+        int32_t tokens[N + 1 + STEPS] = {5, 6, 7, 70, 9, 33, 17, 2};
+        struct loss loss = loss_with(v ? "eagle3" : "hass", STEPS, (struct loss_terms){.data = 1});
+        struct reference_options forward = {.hook = see_target, .hook_context = &seen};
+        struct reference_losses losses;
+        seen = (struct seen_rows){.first_layer = 3, .vocab = (size_t)reference_eagle_sizes(e).vocab, .target_rows = v ? 3 : 1};
+        OK(reference_forward(r, &forward, tokens, N, NULL, NULL, &err));
+        OK(reference_eagle_draft(e, NULL, seen.target, tokens + 1, N, STEPS, tokens + N + 1, NULL, logits, &err));
+        seen.row = N - 1;
+        struct reference_sequence text = {tokens, N + 1 + STEPS, NULL};
+        OK(reference_eagle_backward(e, &(struct reference_loss_options){.loss = &loss, .hook = keep, .hook_context = &seen}, &text, 1, &losses, NULL, &err));
+        for (size_t k = 0; k < STEPS; k++)
+            for (size_t i = 0; i < seen.vocab; i++)
+                if (seen.logits[k][i] != logits[(N - 1 + k) * seen.vocab + i])
+                    fail_msg("EAGLE-%d: logit %zu of draft %zu is %.17g, and %.17g in a training step", versions[v], i, k,
+                             logits[(N - 1 + k) * seen.vocab + i], seen.logits[k][i]);
+        reference_eagle_close(e);
+    }
+    reference_close(r);
+}
+
+/* ---- what is refused ---------------------------------------------------------------------------------------------- */
+
+TEST(losses_and_heads_that_do_not_fit_are_refused)
+{
+    struct reference *r = open_tiny_reference("v3");
+    struct reference_eagle *e = open_head(heads[1], 3, r), *other;
+    struct reference_losses losses;
+    struct loss loss = loss_with("eagle", 1, (struct loss_terms){.features = 1});
+    struct reference_loss_options o = {.loss = &loss};
+    char dir[64];
+    REFUSED(reference_eagle_backward(e, &o, small_sequences, 1, &losses, NULL, &err), VB_BAD_ARGUMENT, "features");
+    loss.terms = (struct loss_terms){.top = 1, .top_tokens = 97};
+    REFUSED(reference_eagle_backward(e, &o, small_sequences, 1, &losses, NULL, &err), VB_BAD_ARGUMENT, "top 97 tokens, wanted 1 to 96");
+    loss.terms = (struct loss_terms){.data = 1};
+    REFUSED(reference_eagle_backward(e, &o, small_sequences + 2, 2, &losses, NULL, &err), VB_BAD_ARGUMENT, "at least three tokens");
+    loss.depths = 0;
+    REFUSED(reference_eagle_backward(e, &o, small_sequences, 1, &losses, NULL, &err), VB_BAD_ARGUMENT, "0 depths");
+    REFUSED(reference_eagle_open(&other, heads[0], 3, r, &err), VB_BAD_CHECKPOINT, "fc.weight");
+    small_eagle(dir, &(struct small_eagle){.version = 1, .target_width = 8, .target_vocab = 160, .d = 8, .heads = 1, .groups = 1, .dim = 4, .intermediate = 4}, 1);
+    REFUSED(reference_eagle_open(&other, dir, 1, r, &err), VB_BAD_ARGUMENT, "8 numbers; those of");
+    remove_dir(dir);
+    reference_eagle_close(e);
+    reference_close(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drafts_are_those_of_the_official_code),
         cmocka_unit_test(the_engines_passes_are_as_near_to_the_reference_as_f32_allows),
         cmocka_unit_test(losses_and_gradients_are_those_of_autograd),
+        cmocka_unit_test(gradients_are_those_of_differences),
+        cmocka_unit_test(aligned_depths_are_the_drafts),
+        cmocka_unit_test(losses_and_heads_that_do_not_fit_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

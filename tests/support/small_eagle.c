@@ -1,8 +1,8 @@
 /* tests/support/small_eagle.c -- generated EAGLE heads. */
 #include "tests/support/small_eagle.h"
 
-#include "tests/support/differences.h"
 #include "tests/support/files.h"
+#include "tests/support/random.h"
 
 struct writer {
     char header[1 << 13];
@@ -20,7 +20,7 @@ static void describe(struct writer *w, const char *name, const char *dtype, cons
     assert_non_null(w->data);
 }
 
-/* rows 0: a vector with cols numbers; a norm is about 1 */
+/* rows 0: a vector with cols numbers. Norms are about 1; other weights are at most 1/2, because nothing normalises the rows of an EAGLE-1. */
 static void put(struct writer *w, const char *prefix, const char *part, int rows, int cols)
 {
     char name[96], shape[64];
@@ -32,8 +32,8 @@ static void put(struct writer *w, const char *prefix, const char *part, int rows
         snprintf(shape, sizeof shape, "[%d]", cols);
     describe(w, name, "F32", shape, n * sizeof *w->data);
     for (size_t i = 0; i < n; i++) {
-        double x = random_argument(&w->state);
-        w->data[w->count++] = (float)(rows || !strcmp(part, "fc.bias") ? x : 1 + x / 2);
+        double x = ((double)random_below(&w->state, 1023) - 511) / 1024;
+        w->data[w->count++] = (float)(rows || !strcmp(part, "fc.bias") ? x : 1 + x);
     }
 }
 
