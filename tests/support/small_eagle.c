@@ -4,6 +4,8 @@
 #include "tests/support/files.h"
 #include "tests/support/random.h"
 
+#include <math.h>
+
 struct writer {
     char header[1 << 13];
     float *data;
@@ -20,7 +22,7 @@ static void describe(struct writer *w, const char *name, const char *dtype, cons
     assert_non_null(w->data);
 }
 
-/* rows 0: a vector with cols numbers. Norms are about 1; other weights are at most 1/2, because nothing normalises the rows of an EAGLE-1. */
+/* rows 0: a vector with cols numbers. Norms are about 1; matrices keep the size of a row, because nothing normalises those of an EAGLE-1. */
 static void put(struct writer *w, const char *prefix, const char *part, int rows, int cols)
 {
     char name[96], shape[64];
@@ -30,9 +32,10 @@ static void put(struct writer *w, const char *prefix, const char *part, int rows
         snprintf(shape, sizeof shape, "[%d,%d]", rows, cols);
     else
         snprintf(shape, sizeof shape, "[%d]", cols);
+    uint32_t most = rows && strcmp(part, "embed_tokens.weight") ? (uint32_t)(900 / sqrt(cols)) : 511;
     describe(w, name, "F32", shape, n * sizeof *w->data);
     for (size_t i = 0; i < n; i++) {
-        double x = ((double)random_below(&w->state, 1023) - 511) / 1024;
+        double x = ((double)random_below(&w->state, 2 * most + 1) - most) / 1024;
         w->data[w->count++] = (float)(rows || !strcmp(part, "fc.bias") ? x : 1 + x);
     }
 }
