@@ -32,7 +32,7 @@ static void put(struct writer *w, const char *prefix, const char *part, int rows
         snprintf(shape, sizeof shape, "[%d,%d]", rows, cols);
     else
         snprintf(shape, sizeof shape, "[%d]", cols);
-    uint32_t most = rows && strcmp(part, "embed_tokens.weight") ? (uint32_t)(900 / sqrt(cols)) : 511;
+    uint32_t most = rows && strcmp(part, "embed_tokens.weight") ? (uint32_t)(1400 / sqrt(cols + 1)) : 511;
     describe(w, name, "F32", shape, n * sizeof *w->data);
     for (size_t i = 0; i < n; i++) {
         double x = ((double)random_below(&w->state, 2 * most + 1) - most) / 1024;
