@@ -7,7 +7,7 @@
  *               y = x + attention(x); y = y + mlp(norm(y))       no norm before attention
  *               logits = the target's lm_head(y), predicting tok[i+2]
  *
- *     EAGLE-3   h_i = fc [ three rows of the target's residual stream: before layers 2, L/2 and L-3 ], then the head's own y
+ *     EAGLE-3   h_i = fc [ three rows of the target's residual stream: before three layers (config_three_layers) ], then the head's own y
  *               x = h_i;  y = x + attention([ input_layernorm(Emb(tok[i+1])) ; hidden_norm(h_i) ]);  y = y + mlp(norm(y))
  *               logits = the head's lm_head(norm(y)) over its own vocabulary: id t means the target's token t + d2t[t]
  *

@@ -147,8 +147,9 @@ struct eagle_config {
  * qk_rope_head_dim is D. */
 int config_read_eagle(struct config *out, struct eagle_config *e, const char *dir, int version, const struct config *target, const char *target_dir,
                       const vb_allocator *a, vb_error *err);
-/* Sets layer[0..2] to three layer numbers in ascending order, 2, L/2 and L-3: EAGLE-3 heads read the residual stream before these layers of a
- * target with L layers. Returns 0 if these are not three different layers, else 1. */
+/* Sets layer[0..2] to three layer numbers in ascending order: EAGLE-3 heads read the residual stream before these layers of a target with L layers.
+ * They are 2, L/2 and L-3, as in published heads, but 1, L/2 and L-1 if L is 4, 5 or 6, where those are not three. Returns 0 if L is less
+ * than 3, else 1. */
 int config_three_layers(int L, int layer[3]);
 
 /* Returns key i of the configuration and its value as text, for `verbatim inspect`. If the file does not have the

@@ -3,6 +3,8 @@
 
 #include "ops/rope.h"
 
+#include <stdio.h>
+
 static int read_number(const struct config_reader *r, const char *key, enum config_kind kind, double least, double most, double otherwise,
                        double *out)
 {
@@ -17,8 +19,8 @@ static int read_number(const struct config_reader *r, const char *key, enum conf
 /* Features of a layer that are not computed here. */
 static int check_switches(const struct config_reader *r)
 {
-    static const char *const off[] = {"attention_bias", "qkv_bias", "mlp_bias", "norm_before_residual", "quantization_config",
-                                      "add_para_norm", "parallel_drafting"};
+    static const char *const off[] = {"attention_bias", "qkv_bias", "mlp_bias", "norm_before_residual", "norm_before_fc", "fc_norm", "norm_output",
+                                      "quantization_config", "add_para_norm", "parallel_drafting"};
     for (size_t i = 0; i < sizeof off / sizeof *off; i++)
         if (config_switched_on(json_object_get(r->root, off[i])))
             return config_unsupported(r, NULL, off[i], json_object_get(r->root, off[i]), "false");
@@ -27,7 +29,7 @@ static int check_switches(const struct config_reader *r)
 
 int config_three_layers(int L, int layer[3])
 {
-    int low = 2, middle = L / 2, high = L - 3; /* layer[] is in ascending order, even if low > middle */
+    int few = L >= 4 && L <= 6, low = few ? 1 : 2, middle = L / 2, high = few ? L - 1 : L - 3; /* of three layers, low is the last */
     int found = 0;
     for (int l = 0; l < L && found < 3; l++)
         if (l == low || l == middle || l == high)
@@ -41,10 +43,10 @@ static int check_layers(const struct config_reader *r, int L)
 {
     const json_t *eagle = json_object_get(r->root, "eagle_config"), *ids = json_object_get(eagle, "eagle_aux_hidden_state_layer_ids");
     int layer[3], before = 0, after = 0;
+    char wanted[64];
     ids = ids ? ids : json_object_get(r->root, "eagle_aux_hidden_state_layer_ids");
     if (!config_three_layers(L, layer))
-        return vb_fail(r->err, VB_UNSUPPORTED, "%s: eagle3 takes features before layers 2, L/2 and L-3, which of a model of %d layers are not three",
-                       r->name, L);
+        return vb_fail(r->err, VB_UNSUPPORTED, "%s: eagle3 takes features before three layers, and the model has %d", r->name, L);
     if (!config_switched_on(ids))
         return VB_OK;
     for (size_t i = 0; i < 3 && json_array_size(ids) == 3; i++) {
@@ -52,7 +54,8 @@ static int check_layers(const struct config_reader *r, int L)
         before += id == layer[i];
         after += id == layer[i] - 1;
     }
-    return before == 3 || after == 3 ? VB_OK : config_unsupported(r, NULL, "eagle_aux_hidden_state_layer_ids", ids, "those before layers 2, L/2 and L-3");
+    snprintf(wanted, sizeof wanted, "[%d, %d, %d]", layer[0], layer[1], layer[2]);
+    return before == 3 || after == 3 ? VB_OK : config_unsupported(r, NULL, "eagle_aux_hidden_state_layer_ids", ids, wanted);
 }
 
 struct eagle_target {

@@ -16,21 +16,29 @@
 
 /* ---- the head ---- */
 
+/* The length of one head of attention, if the options do not say it. */
+static size_t usual_dim(const struct config *c)
+{
+    for (size_t dim = 128; dim >= 32; dim /= 2)
+        if (c->dims.d % dim == 0)
+            return dim;
+    return c->dims.d / c->dims.H;
+}
+
 /* A new head: the sizes of the options, the norms and angles of the target. */
 static int take_new(struct trainer *t, const struct trainer_eagle *o, vb_error *err)
 {
     struct train_eagle *e = t->eagle;
-    size_t V = t->c->dims.V;
-    if (!o->heads || !o->groups || o->heads % o->groups || o->heads > 4096 || o->dim < 2 || o->dim % 2 || o->dim > ROPE_MAX_DIM || !o->intermediate)
-        return vb_fail(err, VB_BAD_ARGUMENT, "an EAGLE head with %zu heads of %zu numbers, %zu groups and an MLP of %zu, wanted heads that the groups divide, an even number up to %d, and an MLP of 1 or more",
-                       o->heads, o->dim, o->groups, o->intermediate, ROPE_MAX_DIM);
     e->d = t->c->dims.d;
-    e->H = o->heads;
-    e->G = o->groups;
-    e->D = o->dim;
-    e->intermediate = o->intermediate;
-    e->vocab_size = e->version == 3 && o->tokens ? o->vocab_size : V;
+    e->D = o->dim ? o->dim : usual_dim(t->c);
+    e->H = o->heads ? o->heads : e->D ? e->d / e->D : 0;
+    e->G = o->groups ? o->groups : e->H;
+    e->intermediate = o->intermediate ? o->intermediate : t->c->dims.dense ? t->c->dims.dense : 4 * e->d;
+    e->vocab_size = e->version == 3 && o->tokens ? o->vocab_size : t->c->dims.V;
     e->eps = (float)t->c->rms_norm_eps;
+    if (!e->H || e->H % e->G || e->D < 2 || e->D % 2 || e->D > ROPE_MAX_DIM)
+        return vb_fail(err, VB_BAD_ARGUMENT, "an EAGLE head with %zu attention heads of %zu numbers and %zu groups, wanted heads that the groups divide, and an even number up to %d",
+                       e->H, e->D, e->G, ROPE_MAX_DIM);
     rope_init(&e->rope, e->D, 0, t->c->rope_theta, NULL);
     e->embed = t->model->embed_tokens;
     return VB_OK;
@@ -110,6 +118,20 @@ void train_eagle_close(struct trainer *t)
     vb_free(&t->allocator, e->tokens);
     vb_free(&t->allocator, e->ids);
     vb_free(&t->allocator, e);
+}
+
+void trainer_eagle_look(const struct trainer *t, struct trained_eagle *out)
+{
+    const struct train_eagle *e = t->eagle;
+    const struct config *c = t->c;
+    *out = (struct trained_eagle){0};
+    if (!e)
+        return;
+    *out = (struct trained_eagle){.version = e->version, .hidden_size = e->d, .heads = e->H, .groups = e->G, .dim = e->D, .intermediate = e->intermediate,
+                                  .vocab_size = e->vocab_size, .target_vocab = c->dims.V, .target_hidden = c->dims.d, .positions = c->dims.positions,
+                                  .rms_norm_eps = e->head ? e->head->config.rms_norm_eps : c->rms_norm_eps,
+                                  .rope_theta = e->head ? e->head->config.rope_theta : c->rope_theta, .tokens = e->tokens};
+    config_three_layers(c->num_hidden_layers, out->layer);
 }
 
 /* ---- tensors ---- */

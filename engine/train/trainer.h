@@ -44,7 +44,9 @@ enum module_ends {
 /* An EAGLE head to train. */
 struct trainer_eagle {
     const char *dir; /* the folder of the head to begin with, whose version is that of the part. NULL: a new head, of these sizes: */
-    size_t heads, groups, dim, intermediate; /* H, G and D of its attention, the width of its MLP; its hidden size is that of the model */
+    size_t heads, groups, dim, intermediate; /* H, G and D of its attention, the width of its MLP; 0: D is the largest of 128, 64 and 32 that divides
+                                                the hidden size of the model, which is that of the head, or the hidden size of one of the model's attention
+                                                heads; H D is the hidden size; G is H; the MLP is as wide as those of the model's dense layers */
     const int32_t *tokens; /* EAGLE-3: [vocab_size], the tokens of its vocabulary, ascending; they are copied. NULL: all tokens */
     size_t vocab_size;
 };
@@ -142,13 +144,25 @@ int trainer_modules(const struct trainer *t); /* how many MTP modules the traine
  * if the part learns from the model's distribution, and this cannot be computed from the rows that it reads. */
 enum target_rows trainer_takes(const struct trainer *t, size_t *width, int *final);
 
+/* The EAGLE head that is trained, for its config.json. */
+struct trained_eagle {
+    int version;                      /* 1 or 3; 0: none is trained */
+    size_t hidden_size, heads, groups, dim, intermediate;
+    size_t vocab_size, target_vocab, target_hidden, positions; /* its own vocabulary, and what it has in common with the model */
+    double rms_norm_eps, rope_theta;
+    int layer[3];                     /* EAGLE-3: it reads the residual stream before these layers */
+    const int32_t *tokens;            /* [vocab_size]: the model's token for each of its own; NULL: the ids are the same */
+};
+void trainer_eagle_look(const struct trainer *t, struct trained_eagle *out);
+
 /* New weights. Number i of a tensor is
  *
  *     a * (2 u - 1),  u = r / 2^24    r: the upper 24 bits of word i mod 4 of Philox4x32-10, with the counter i / 4 (two words) and the
  *                                     hash of the tensor's name (two words), and the seed as the key
  *
  * in f32, so it depends on the seed, the name and i alone. a is sqrt(3) for embeddings, 0.02 sqrt(3) for output heads, 0 for o_proj and
- * down_proj, which write into the residual stream, and else 1 / sqrt(cols). Norms are 1, and e_score_correction_bias is 0. */
+ * down_proj, which write into the residual stream, and else 1 / sqrt(cols). Norms are 1, and e_score_correction_bias is 0. The output head of
+ * a new EAGLE-3 head begins with the rows of the model's, and the norm before it with that of the model. */
 void trainer_initial(float *w, const char *name, size_t rows, size_t cols, int dimensions, uint64_t seed);
 
 #endif

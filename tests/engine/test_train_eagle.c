@@ -1,8 +1,10 @@
-/* tests/engine/test_train_eagle.c -- training EAGLE heads: rows with the bits of the drafter, the same bits however a step is computed, and what is
- * refused. Runs in the repository's root. */
+/* tests/engine/test_train_eagle.c -- training EAGLE heads: rows with the bits of the drafter, gradients against the reference, the same bits however a step
+ * is computed, and what is refused. Runs in the repository's root. */
 #include "engine/base/hash64.h"
 #include "engine/train/train_eagle.h"
+#include "reference/eagle.h"
 #include "tests/support/engine_support.h"
+#include "tests/support/references.h"
 #include "tests/support/training.h"
 
 #include <math.h>
@@ -108,52 +110,110 @@ TEST(rows_have_the_bits_of_the_drafter)
 
 /* -- gradients ----------------------------------------------------------------------------------------------------- */
 
-/* The total loss after a step of length a along the gradient, from where the weights are. */
-static double total_after(struct trainer *t, const struct training_step *s, double a)
+enum { RUNS = 8 };
+
+/* The gradients of the reference, and how far perturbed runs move them (tests/engine/test_train.c has the bound). */
+struct truth {
+    struct reference *r;
+    struct reference_eagle *e;
+    struct reference_gradients exact, moved;
+    struct reference_losses losses;
+    struct reference_sequence list[TRAINING_SEQUENCES];
+    double *spread, longest;
+};
+
+static void truth_open(struct truth *x, int version, const struct training_step *s)
 {
-    struct training_losses losses;
-    for (size_t i = 0; i < trainer_count(t); i++) {
-        struct trained_tensor *x = trainer_tensor(t, i);
-        for (size_t j = 0; j < training_numbers(x); j++)
-            x->w[j] += (float)a * x->g[j];
+    struct reference_loss_options options = {.loss = s->options.loss};
+    struct reference_losses losses;
+    *x = (struct truth){.r = open_tiny_reference("v3")};
+    OK(reference_eagle_open(&x->e, heads[version == 3], version, x->r, &err));
+    for (size_t q = 0; q < TRAINING_SEQUENCES; q++)
+        x->list[q] = (struct reference_sequence){s->list[q].tokens, (int)s->list[q].count, s->list[q].loss_mask};
+    OK(reference_eagle_gradients_open(&x->exact, x->e, &err));
+    OK(reference_eagle_backward(x->e, &options, x->list, TRAINING_SEQUENCES, &x->losses, &x->exact, &err));
+    x->spread = doubles(x->exact.count);
+    for (options.perturb = 1; options.perturb <= RUNS; options.perturb++) {
+        OK(reference_eagle_gradients_open(&x->moved, x->e, &err));
+        OK(reference_eagle_backward(x->e, &options, x->list, TRAINING_SEQUENCES, &losses, &x->moved, &err));
+        for (size_t i = 0; i < x->exact.count; i++) {
+            const struct reference_gradient *g = &x->exact.of[i];
+            x->spread[i] = fmax(x->spread[i], distance(x->moved.of[i].data, g->data, (size_t)g->rows * (size_t)g->cols));
+            x->longest = fmax(x->longest, fmax(g->rows, g->cols));
+        }
+        reference_gradients_close(&x->moved);
     }
-    OK(trainer_losses(t, s->list, TRAINING_SEQUENCES, &losses, &err));
-    return losses.total;
 }
 
-/* Not detached: else the gradient is not that of the loss. */
-static void check_slope(int version, const char *name, int depths, const struct trainer_eagle *head)
+static void truth_close(struct truth *x)
+{
+    free(x->spread);
+    reference_gradients_close(&x->exact);
+    reference_eagle_close(x->e);
+    reference_close(x->r);
+}
+
+static double check_tensor(const char *name, const struct truth *x, const struct trained_tensor *t)
+{
+    const struct reference_gradient *want = reference_gradient(&x->exact, t->name);
+    size_t n = training_numbers(t);
+    assert_non_null(want);
+    double *have = doubles(n), bound = 8 * x->spread[want - x->exact.of] + sqrt(fmax(x->longest, TRAINING_TOKENS)) * 0x1p-24, far;
+    for (size_t j = 0; j < n; j++)
+        have[j] = t->g[j];
+    far = distance(have, want->data, n);
+    if (!(far <= bound) || !(bound < 1e-3))
+        fail_msg("%s: the gradient of %s is %.3g away from the reference, bound %.3g", name, t->name, far, bound);
+    free(have);
+    return far / bound;
+}
+
+static void check_losses(const char *name, const struct training_losses *have, const struct truth *x, const struct loss *loss)
+{
+    const struct reference_losses *want = &x->losses;
+    double bound = 1e-5 * fmax(1, fabs(want->total)); /* perturbed runs move it by less than 10^-6 of it */
+    if (!(fabs(have->total - want->total) <= bound))
+        fail_msg("%s: the loss is %.9g, wanted %.9g", name, have->total, want->total);
+    for (int k = 0; k < loss->depths; k++)
+        if (!(fabs(have->by_depth[k] - want->by_depth[k]) <= bound) || (loss->terms.soft != 0 && !(fabs(have->terms[k].soft - want->terms[k].soft) <= bound)) ||
+            have->depth_rows[k] != want->depth_rows[k])
+            fail_msg("%s: the loss of depth %d is %.9g of %ld rows, wanted %.9g of %ld", name, k, have->by_depth[k], (long)have->depth_rows[k],
+                     want->by_depth[k], want->depth_rows[k]);
+}
+
+/* The embedding stays as it is; every other tensor of the head is trained. */
+static void check_gradients(int version, const char *name, int depths, int masked)
 {
     struct loss loss = loss_of(name, depths);
     struct training_step s;
+    struct truth x;
+    double most = 0;
+    size_t i = 0;
     vb_model *m = open_tiny("v3");
     training_step(&s, m, parts[version == 3], depths);
-    training_mask(&s);
-    loss.detached = 0;
+    if (masked)
+        training_mask(&s);
     s.options.loss = &loss;
-    s.options.eagle = head;
+    s.options.eagle = &(struct trainer_eagle){.dir = heads[version == 3]};
+    truth_open(&x, version, &s);
     struct trainer *t = training_open(m, &s);
-    double squares = 0;
-    training_gradients(t, &s);
-    for (size_t i = 0; i < trainer_count(t); i++)
-        for (size_t j = 0; j < training_numbers(trainer_tensor(t, i)); j++)
-            squares += (double)trainer_tensor(t, i)->g[j] * trainer_tensor(t, i)->g[j];
-    /* Losses of about 5 in f32 differ by a hundredth of the norm, so the slope is known to some 10^-4; the curvature adds the square of the step. */
-    double step = 5e-3 / sqrt(squares), low = total_after(t, &s, -step), high = total_after(t, &s, 2 * step), slope = (high - low) / (2 * step);
-    if (!(fabs(slope - squares) < 1e-3 * squares))
-        fail_msg("EAGLE-%d, %s: the slope along the gradient is %g, its square is %g", version, name, slope, squares);
+    struct training_losses losses = training_gradients(t, &s);
+    check_losses(name, &losses, &x, &loss);
+    for (; i < trainer_count(t); i++)
+        most = fmax(most, check_tensor(name, &x, trainer_tensor(t, i)));
+    assert_int_equal(i + 1, x.exact.count);
+    print_message("EAGLE-%d, %s, %d depths: %.2g of the bound\n", version, name, depths, most);
     trainer_close(t);
     vb_model_close(m);
+    truth_close(&x);
 }
 
-TEST(losses_fall_along_the_gradient_as_it_says)
+TEST(gradients_are_those_of_the_reference)
 {
-    int32_t tokens[40];
-    some_tokens(tokens);
-    check_slope(1, "eagle", 1, &(struct trainer_eagle){.dir = heads[0]});
-    check_slope(1, "hass", 3, &(struct trainer_eagle){.dir = heads[0]});
-    check_slope(3, "eagle3", 3, &(struct trainer_eagle){.dir = heads[1]});
-    check_slope(3, "sum", 1, &(struct trainer_eagle){.heads = 4, .groups = 2, .dim = 16, .intermediate = 40, .tokens = tokens, .vocab_size = 40});
+    check_gradients(1, "eagle", 1, 0);
+    check_gradients(1, "hass", 3, 1);
+    check_gradients(3, "eagle3", 3, 1);
+    check_gradients(3, "sum", 1, 0);
 }
 
 /* -- the same bits ------------------------------------------------------------------------------------------------- */
@@ -263,7 +323,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_have_the_bits_of_the_drafter),
-        cmocka_unit_test(losses_fall_along_the_gradient_as_it_says),
+        cmocka_unit_test(gradients_are_those_of_the_reference),
         cmocka_unit_test(steps_have_the_same_bits_however_they_are_computed),
         cmocka_unit_test(heads_that_cannot_be_trained_are_refused_in_one_sentence),
         cmocka_unit_test(numbers_that_are_not_finite_are_named),

@@ -103,9 +103,10 @@ struct cli_drafting {
 /* The options of `train`; see tools/training/settings.c. Until then, NULL, -1 and 0 (for flags) mean: not given. */
 struct cli_training {
     char *data, *eval_data; /* lists with commas; cli_lists_close frees them */
-    const char *resume, *part, *ends, *mtp_weights, *heads, *heads_init, *heads_trunk, *heads_mlp, *loss, *lr_decay_style, *type;
+    const char *resume, *part, *ends, *mtp_weights, *heads, *heads_init, *heads_trunk, *heads_mlp, *eagle_head, *loss, *lr_decay_style, *type;
     double eval_share, mtp_loss_scaling_factor, soft_targets, lr, min_lr, weight_decay, clip_grad, beta1, beta2, eps, bias_rate;
     long long seq_length, batch_tokens, micro_tokens, depths, modules, seed, train_iters, warmup_iters, decay_iters;
+    long long attention_heads, query_groups, kv_channels, ffn_hidden_size, draft_vocab_size; /* of a new EAGLE head */
     long long save_interval, eval_interval, eval_iters, log_interval, prompts;
     int new_modules, from_scratch, copy_target, save_megatron, assistant_only;
 };
@@ -113,6 +114,7 @@ struct cli_training {
     {.eval_share = -1, .mtp_loss_scaling_factor = -1, .soft_targets = -1, .lr = -1, .min_lr = -1, .weight_decay = -1, .clip_grad = -1, .beta1 = -1,  \
      .beta2 = -1, .eps = -1, .bias_rate = -1, .seq_length = -1, .batch_tokens = -1, .micro_tokens = -1, .depths = -1,            \
      .modules = -1, .seed = -1, .train_iters = -1, .warmup_iters = -1, .decay_iters = -1, .save_interval = -1,                  \
+     .attention_heads = -1, .query_groups = -1, .kv_channels = -1, .ffn_hidden_size = -1, .draft_vocab_size = -1,             \
      .eval_interval = -1, .eval_iters = -1, .log_interval = -1, .prompts = -1}
 
 struct cli {

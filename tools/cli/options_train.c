@@ -13,14 +13,15 @@
 const struct option options_to_train[] = {
     /* ---- what is trained ---- */
     {"--part", NULL, "PART", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(part), 0, 0,
-     "Train only the MTP modules, and leave the rest of the model as it is (modules), or train parallel heads of a model that stays as it is "
-     "(parallel-heads), or train every weight (model), or every weight and parallel heads (model-with-heads; default modules)."},
+     "Train only the MTP modules, and leave the rest of the model as it is (modules), or train parallel heads or an EAGLE head of a model that stays "
+     "as it is (parallel-heads, eagle, eagle3), or train every weight (model), or every weight and parallel heads (model-with-heads; default modules)."},
     {"--from-scratch", NULL, NULL, TRAIN_OPTIONS, TAKES_TRAIN, FLAG, TRAIN(from_scratch), 0, 0,
      "Begin with random weights everywhere, as --part model. MODEL needs no weights: its config.json gives the shape of the model. DIR/initial "
      "becomes the model before the first step."},
     {"--mtp-num-layers", NULL, "D", TRAIN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(depths), 0, VB_MAX_DRAFT,
      "Train D depths: depth k drafts the token k+2 places after a row (default: as many as the checkpoint has MTP modules, or 1). With 0 "
-     "and --part model, no module is trained. For parallel heads, D is their number (default: as many as --heads has, or 3)."},
+     "and --part model, no module is trained. For parallel heads, D is their number (default: as many as --heads has, or 3). For EAGLE heads with the loss "
+     "hass or eagle3, the default is 3."},
     {"--mtp-modules", NULL, "N", TRAIN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(modules), 1, VB_MAX_DRAFT,
      "Let the trained model have N MTP modules; depth k uses module k mod N (default: as many as the checkpoint has; if it has none, "
      "--mtp-num-layers). Modules that the checkpoint lacks begin with random weights."},
@@ -41,9 +42,22 @@ const struct option options_to_train[] = {
      "Let new heads read the residual stream before the model's last layer, or after it (before, after; default before)."},
     {"--heads-mlp", NULL, "KIND", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(heads_mlp), 0, 0,
      "Let new heads be of the kind of the model's last layer, with experts if it has some (same), or have a dense MLP (dense; default same)."},
+    {"--eagle-head", NULL, "DIR", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(eagle_head), 0, 0,
+     "With --part eagle or eagle3: begin with the head in this folder. Without this option, the head is new, and the next five options choose its shape."},
+    {"--num-attention-heads", NULL, "H", TRAIN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(attention_heads), 1, 4096,
+     "Let a new EAGLE head have H attention heads (default: as many as fill the hidden size)."},
+    {"--num-query-groups", NULL, "G", TRAIN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(query_groups), 1, 4096,
+     "Let them share G keys and values (default: H)."},
+    {"--kv-channels", NULL, "N", TRAIN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(kv_channels), 2, 4096,
+     "Let a head of its attention have N numbers (default: 128, 64 or 32, the largest that divides the hidden size)."},
+    {"--ffn-hidden-size", NULL, "N", TRAIN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(ffn_hidden_size), 1, 1 << 24,
+     "Let the MLP of a new EAGLE head have the width N (default: intermediate_size of the model)."},
+    {"--draft-vocab-size", NULL, "N", TRAIN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(draft_vocab_size), 1, 1 << 24,
+     "Let a new EAGLE-3 head draft only the N most frequent tokens of --data; of tokens that are equally frequent, those with the lowest ids (default: "
+     "32000, or all tokens if there are fewer)."},
     {"--loss", NULL, "NAME", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(loss), 0, 0,
-     "Train a published loss: megatron, fastmtp, sum or eagle (docs/TRAINING.md has the formulas; default megatron; for "
-     "parallel heads sum)."},
+     "Train a published loss: megatron, fastmtp, sum or eagle, and for EAGLE heads also hass and eagle3 (docs/TRAINING.md has the formulas; default "
+     "megatron; for parallel heads sum; for EAGLE heads eagle or eagle3, as --part says)."},
     {"--mtp-loss-scaling-factor", NULL, "F", TRAIN_OPTIONS, TAKES_TRAIN, DOUBLE_VALUE, TRAIN(mtp_loss_scaling_factor), 0, 0,
      "The factor of the loss. For megatron, the loss is main + F * mean(MTP losses of all depths) (default: the published factor; for megatron 0.1)."},
     {"--soft-targets", NULL, "W", TRAIN_OPTIONS, TAKES_TRAIN, DOUBLE_VALUE, TRAIN(soft_targets), 0, 0,

@@ -1,7 +1,8 @@
 /* tools/training/measure.c -- the end of a run: what drafting with the trained modules brings, on texts that were held out.
  *
  * The beginnings of held-out documents are continued at temperature 0, without drafts, with the modules of MODEL and with those of
- * DIR/model, in turns: with mtp-vanilla, or with mtp-eagle if the loss runs module 0 at every depth. Each draft is verified by the model, so with --part modules all three write the same text; this is checked. */
+ * DIR/model, in turns: with mtp-vanilla, or with mtp-eagle if the loss runs module 0 at every depth. With an EAGLE head,
+ * the old head is that of --eagle-head, and the new one DIR/head. Each draft is verified by the model, so with --part modules all three write the same text; this is checked. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 
 #define MOST_PROMPT 64 /* tokens of a document's beginning */
 #define NEW_TOKENS 64  /* tokens that continue it */
+#define HEAD_DRAFTS 3  /* of an EAGLE head that is trained for one depth */
 #define LEAST 8        /* a document that is shorter than two of these is no prompt */
 
 enum { PLAIN, BEFORE, AFTER, WAYS };
@@ -19,7 +21,7 @@ static const char *const names[WAYS] = {"without drafts", "before", "after"};
 /* The sums of one way over all prompts. */
 struct way {
     const vb_model *model; /* NULL: there is none; before, if MODEL has no modules */
-    const char *head;      /* the folder of parallel heads; NULL: none */
+    const char *head;      /* the folder of parallel heads or of an EAGLE head; NULL: none */
     size_t tokens, forwards, accepted[VB_MAX_DRAFT], drafted[VB_MAX_DRAFT];
     double seconds;
     uint64_t fingerprint; /* of the newest prompt */
@@ -33,9 +35,16 @@ static int stop_after_signal(void *unused)
     return cli_stopped() != 0;
 }
 
+/* The method, and K: an EAGLE head that is trained for one depth makes several drafts, too. */
 static const char *method_of(const struct training *r)
 {
+    if (is_eagle(&r->c->train))
+        return r->c->train.part;
     return has_heads(&r->c->train) ? "parallel-heads" : r->loss.chain == CHAIN_MODULES ? "mtp-vanilla" : "mtp-eagle";
+}
+static int drafts_of(const struct training *r)
+{
+    return is_eagle(&r->c->train) && r->c->train.depths == 1 ? HEAD_DRAFTS : (int)r->c->train.depths;
 }
 
 static int continue_prompt(const struct training *r, struct way *w, int drafts, const int32_t *prompt, size_t count, int counts)
@@ -50,7 +59,7 @@ static int continue_prompt(const struct training *r, struct way *w, int drafts, 
     if (o.context > vb_max_positions(c->model))
         o.context = vb_max_positions(c->model);
     if (drafts)
-        o.drafting = (vb_drafting){.method = method_of(r), .tokens = (int32_t)c->train.depths, .head = w->head};
+        o.drafting = (vb_drafting){.method = method_of(r), .tokens = drafts_of(r), .head = w->head};
     int rc = vb_session_open(&session, w->model, &o, &err);
     if (!rc)
         rc = vb_append(session, prompt, count, &err);
@@ -90,7 +99,7 @@ static int run_prompts(const struct training *r, struct way way[WAYS], long long
                     code = continue_prompt(r, &way[w], w != PLAIN, d->ids + first, count, turn);
         for (int w = 1; w < WAYS && code == EXIT_DONE; w++)
             if (way[w].model && same_text && way[w].fingerprint != way[PLAIN].fingerprint)
-                code = cli_fail(r->c, EXIT_DIFFERENCE, "held-out document %zu: the text with the modules %s training differs from that without drafts", i,
+                code = cli_fail(r->c, EXIT_DIFFERENCE, "held-out document %zu: the text with the drafts of %s training differs from that without drafts", i,
                                 names[w]);
         (*prompts)++;
         cli_progress("measuring", (size_t)*prompts, (size_t)r->c->train.prompts);
@@ -104,7 +113,7 @@ static int run_prompts(const struct training *r, struct way way[WAYS], long long
 static json_t *way_json(const struct training *r, const struct way *w, int drafts)
 {
     json_t *accepted = json_array();
-    for (int k = 0; drafts && k < r->c->train.depths; k++)
+    for (int k = 0; drafts && k < drafts_of(r); k++)
         json_array_append_new(accepted, w->drafted[k] ? json_real((double)w->accepted[k] / (double)w->drafted[k]) : json_null());
     return json_pack("{s:I,s:I,s:f,s:o,s:f}", "tokens", (json_int_t)w->tokens, "forwards", (json_int_t)w->forwards, "tokens_per_forward",
                      w->forwards ? per_forward(w) : 0.0, "acceptance_by_depth", accepted, "decode_seconds", w->seconds);
@@ -117,7 +126,7 @@ static void print_table(const struct training *r, const struct way way[WAYS], lo
         if (!way[w].model)
             continue;
         printf("%-16s%-16.2f%-12.1f", names[w], per_forward(&way[w]), way[w].seconds > 0 ? (double)way[w].tokens / way[w].seconds : 0.0);
-        for (int k = 0; w != PLAIN && k < r->c->train.depths; k++)
+        for (int k = 0; w != PLAIN && k < drafts_of(r); k++)
             printf("%s%.0f %%", k ? "  " : "", way[w].drafted[k] ? 100.0 * (double)way[w].accepted[k] / (double)way[w].drafted[k] : 0.0);
         putchar('\n');
     }
@@ -175,7 +184,8 @@ static int report(const struct training *r, const struct way way[WAYS], long lon
             print_table(r, way, prompts);
         else
             puts("no held-out document is long enough for a prompt: drafting was not measured");
-        printf(is_whole(&r->c->train) || !has_heads(&r->c->train) ? "%s/model is the trained model\n" : "%s/head has the trained heads\n", r->dir);
+        printf(is_eagle(&r->c->train) ? "%s/head is the trained head\n" : is_whole(&r->c->train) || !has_heads(&r->c->train) ? "%s/model is the trained model\n"
+                                                                         : "%s/head has the trained heads\n", r->dir);
     }
     json_decref(result);
     return code;
@@ -189,14 +199,14 @@ static int measure(struct training *r, struct way way[WAYS])
     return code == EXIT_DONE ? report(r, way, prompts) : code;
 }
 
-/* Heads of a model that stays as it is */
-static int measure_heads(struct training *r)
+/* Heads of a model that stays as it is. old: the folder that they began with, or NULL */
+static int measure_heads(struct training *r, const char *old)
 {
     char head[4096];
     struct way way[WAYS] = {[PLAIN] = {.model = r->c->model}, [AFTER] = {.model = r->c->model, .head = head}};
     snprintf(head, sizeof head, "%s/head", r->dir);
-    if (r->heads.stored)
-        way[BEFORE] = (struct way){.model = r->c->model, .head = r->c->train.heads};
+    if (old)
+        way[BEFORE] = (struct way){.model = r->c->model, .head = old};
     return measure(r, way);
 }
 
@@ -208,8 +218,10 @@ int measure_result(struct training *r)
     vb_model_options o = {.conventions = r->c->conventions, .threads = r->c->session.threads};
     vb_error err;
     int heads = has_heads(&r->c->train);
+    if (is_eagle(&r->c->train))
+        return measure_heads(r, r->eagle.dir);
     if (heads && !is_whole(&r->c->train))
-        return measure_heads(r);
+        return measure_heads(r, r->heads.stored ? r->c->train.heads : NULL);
     snprintf(path, sizeof path, "%s/model", r->dir);
     if (vb_model_open(&trained, path, &o, &err))
         return cli_error(r->c, &err);

@@ -111,9 +111,20 @@ static const char *const ends[] = {"stored", "shared", "own", NULL};            
 static const char *const styles[] = {"constant", "linear", "cosine", "inverse-square-root", NULL};
 static const char *const types[] = {"bf16", "f32", NULL};
 
+/* EAGLE heads have losses and depths of their own, and no MTP modules. */
+static void set_eagle_defaults(struct cli_training *t)
+{
+    if (!is_eagle(t))
+        return;
+    t->loss = t->loss ? t->loss : t->part; /* the names are the same */
+    whole_default(&t->depths, !strcmp(t->loss, "eagle3") || !strcmp(t->loss, "hass") ? 3 : 1);
+    whole_default(&t->modules, 0);
+}
+
 static void set_defaults(struct cli_training *t, int stored, long long positions)
 {
     t->part = t->part ? t->part : "modules";
+    set_eagle_defaults(t);
     t->ends = t->ends ? t->ends : "stored";
     t->lr_decay_style = t->lr_decay_style ? t->lr_decay_style : "linear";
     t->type = t->type ? t->type : "bf16";
@@ -142,10 +153,39 @@ static void set_defaults(struct cli_training *t, int stored, long long positions
     whole_default(&t->micro_tokens, 2048);
 }
 
+/* Options that belong to another part, before they have defaults. Reports errors. */
+static int check_part(const struct cli *c)
+{
+    const struct cli_training *t = &c->train;
+    const char *part = t->part ? t->part : "modules";
+    int eagle = is_eagle(t), eagle3 = !strcmp(part, "eagle3"), new = !t->eagle_head;
+    const struct {
+        const char *name;
+        int given, fits;
+    } options[] = {{"--eagle-head", !new, eagle},
+                   {"--num-attention-heads", t->attention_heads > 0, eagle && new},
+                   {"--num-query-groups", t->query_groups > 0, eagle && new},
+                   {"--kv-channels", t->kv_channels > 0, eagle && new},
+                   {"--ffn-hidden-size", t->ffn_hidden_size > 0, eagle && new},
+                   {"--draft-vocab-size", t->draft_vocab_size > 0, eagle3 && new},
+                   {"--mtp-modules", t->modules > 0, !eagle},
+                   {"--mtp-new", t->new_modules, !eagle},
+                   {"--mtp-weights", t->mtp_weights != NULL, !eagle},
+                   {"--mtp-ends", t->ends != NULL, !eagle},
+                   {"--save-megatron", t->save_megatron, !eagle},
+                   {"--copy-target", t->copy_target, !eagle}};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (options[i].given && !options[i].fits)
+            return cli_fail(c, EXIT_USAGE, "%s does not go together with --part %.64s%s", options[i].name, part, eagle && !new ? " and --eagle-head" : "");
+    return EXIT_DONE;
+}
+
 int settings_check(struct training *r)
 {
     struct cli *c = r->c;
     struct cli_training *t = &c->train;
+    if (!t->resume && check_part(c) != EXIT_DONE)
+        return EXIT_USAGE;
     if (t->train_iters < 0)
         return cli_fail(c, EXIT_USAGE, "--train-iters is missing; see verbatim train --help");
     if (!has_heads(t) && (t->heads || t->heads_init || t->heads_trunk || t->heads_mlp))
@@ -161,11 +201,13 @@ int settings_check(struct training *r)
         one_of(c, "--lr-decay-style", t->lr_decay_style, styles) < 0)
         return EXIT_USAGE;
     if (!t->depths && !is_whole(t))
-        return cli_fail(c, EXIT_USAGE, "--mtp-num-layers is 0, and --part modules trains nothing else");
+        return cli_fail(c, EXIT_USAGE, "--mtp-num-layers is 0, and --part %s trains nothing else", t->part);
     if (t->seq_length < t->depths + 2)
         return cli_fail(c, EXIT_USAGE, "--seq-length is %lld; %lld depths want sequences of %lld tokens or more", t->seq_length, t->depths, t->depths + 2);
     if (t->seq_length > vb_max_positions(c->model))
         return cli_fail(c, EXIT_USAGE, "--seq-length is %lld, the model has %d positions", t->seq_length, vb_max_positions(c->model));
+    if (t->draft_vocab_size > vb_vocab_size(c->model))
+        return cli_fail(c, EXIT_USAGE, "--draft-vocab-size is %lld, the model has %d tokens", t->draft_vocab_size, vb_vocab_size(c->model));
     if (t->batch_tokens < t->seq_length)
         return cli_fail(c, EXIT_USAGE, "--batch-tokens is %lld, --seq-length %lld: a step reads at least one sequence", t->batch_tokens, t->seq_length);
     if (t->eval_share >= 1)
@@ -202,7 +244,7 @@ struct trainer_options settings_trainer(const struct training *r)
     return (struct trainer_options){
         .part = is_whole(t) ? TRAIN_MODEL : (enum trained_part)one_of(c, "--part", t->part, parts), .heads = has_heads(t) ? &r->heads : NULL, .ends = (enum module_ends)one_of(c, "--mtp-ends", t->ends, ends),
         .depths = (int)t->depths, .modules = t->depths ? (int)t->modules : 0, .new_modules = t->new_modules, .seed = (uint64_t)t->seed,
-        .loss = &r->loss, .max_norm = t->clip_grad, .bias_update_speed = t->bias_rate,
+        .loss = &r->loss, .eagle = &r->eagle, .max_norm = t->clip_grad, .bias_update_speed = t->bias_rate,
         .adamw = {.beta1 = t->beta1, .beta2 = t->beta2, .eps = t->eps, .weight_decay = t->weight_decay},
         .micro_tokens = (size_t)t->micro_tokens, .threads = c->session.threads, .isa = c->session.isa};
 }

@@ -236,7 +236,7 @@ static int begin(struct training *r, json_t **head)
         if (code == EXIT_DONE && !c->model_dir)
             c->model_dir = json_string_value(json_object_get(*head, "model"));
     }
-    if (code == EXIT_DONE)
+    if (code == EXIT_DONE && !is_eagle(&c->train)) /* whose model may be in any file */
         code = output_check(c, c->model_dir);
     if (code == EXIT_DONE)
         code = cli_open(c);
@@ -252,6 +252,8 @@ static int open_trainer(struct training *r)
     struct trainer_options o = settings_trainer(r);
     vb_error err;
     int code = settings_loss(r->c, &r->loss);
+    if (code == EXIT_DONE && is_eagle(&r->c->train))
+        code = eagle_options(r);
     if (code != EXIT_DONE)
         return code;
     if (vb_model_fingerprint(r->c->model, 1, r->c->session.threads, &r->model_hash, &err) || trainer_open(&r->trainer, r->c->model, &o, &err))
@@ -278,10 +280,13 @@ static int run(struct cli *c)
         r.options = settings_json(c);
         code = r.model_dir ? EXIT_DONE : cli_fail(c, EXIT_OTHER, "%s: %s", c->model_dir, strerror(errno));
     }
-    if (code == EXIT_DONE) /* before a long text is read */
+    int late = code == EXIT_DONE && !strcmp(c->train.part, "eagle3") && !c->train.eagle_head; /* its draft vocabulary depends on the data */
+    if (code == EXIT_DONE && !late) /* before a long text is read */
         code = open_trainer(&r);
     if (code == EXIT_DONE)
         code = c->train.resume ? state_load_data(&r) : read_data(&r);
+    if (code == EXIT_DONE && late)
+        code = open_trainer(&r);
     if (code == EXIT_DONE)
         code = cut_data(&r);
     if (code == EXIT_DONE && c->train.resume)
@@ -292,13 +297,14 @@ static int run(struct cli *c)
         code = train(&r);
     }
     if (code == EXIT_DONE)
-        code = is_heads(&r) ? heads_write(&r) : output_write(&r);
+        code = is_eagle(&c->train) ? eagle_write(&r) : is_heads(&r) ? heads_write(&r) : output_write(&r);
     if (code == EXIT_DONE && c->train.save_megatron)
         code = save_megatron(&r);
     if (code == EXIT_DONE)
         code = measure_result(&r);
     trainer_close(r.trainer);
     heads_close(&r);
+    eagle_free(&r);
     curves_close(&r.curves);
     order_close(&r.order);
     order_close(&r.held_order);
@@ -320,7 +326,7 @@ static const struct note notes[] = {
     {NULL, NULL}};
 
 const struct command command_train = {
-    "train", "train the MTP modules or parallel heads of a model, or a small model, on texts",
+    "train", "train the MTP modules, parallel heads or an EAGLE head of a model, or a small model, on texts",
     "MODEL --data FILE --train-iters N -o DIR [OPTIONS]\n--resume DIR [OPTIONS]",
     "Trains with AdamW. Gradients and weights have the same bits for any number of threads, any instruction set and any\n"
     "--micro-tokens. DIR/model becomes a checkpoint with the trained weights, or DIR/head the folder of trained heads. At the\n"

@@ -6,13 +6,15 @@
  *   DIR/curves.csv, .svg   the losses of the steps so far
  *   DIR/initial            with --from-scratch: the model before the first step, a checkpoint
  *   DIR/model              the result: a checkpoint
- *   DIR/head               the result, if it is parallel heads: config.json and model.safetensors
+ *   DIR/head               the result, if it is parallel heads or an EAGLE head: config.json and model.safetensors
  *   DIR/megatron.safetensors  with --save-megatron: the trained modules under Megatron's names
  *   DIR/result.json        what drafting with it was measured to bring
  *
  * A run that is killed loses the steps after its newest state. `train --resume DIR` computes them again, with the same bits. */
 #ifndef VB_TRAINING_H
 #define VB_TRAINING_H
+
+#include <string.h>
 
 #include "engine/train/trainer.h"
 #include "tools/cli/cli.h"
@@ -42,6 +44,7 @@ struct training {
     struct loss loss;
     struct trained_heads heads;  /* if has_heads; heads_close closes what it points to */
     struct trainer *trainer;
+    struct trainer_eagle eagle;  /* with --part eagle and eagle3: the head to open; eagle_free frees what it points to */
     int64_t step;                /* how many steps were taken */
     uint64_t tokens;             /* of these steps */
     struct curves curves;
@@ -67,6 +70,7 @@ double settings_lr(const struct cli_training *t, int64_t step);
 
 /* Whether every weight of the model is trained; whether parallel heads are trained. */
 static inline int is_whole(const struct cli_training *t) { return !strncmp(t->part, "model", 5); }
+static inline int is_eagle(const struct cli_training *t) { return t->part && !strncmp(t->part, "eagle", 5); }
 static inline int has_heads(const struct cli_training *t) { return t->part && cli_ends_with(t->part, "heads"); }
 
 /* ---- the state of a run (tools/training/state.c) ---- */
@@ -103,6 +107,8 @@ void curves_close(struct curves *k);
 int output_check(const struct cli *c, const char *model_dir);
 /* Writes the folder DIR/model. Reports errors. */
 int output_write(struct training *r);
+/* A trained tensor as a file stores it, in F32 or BF16. The caller frees *memory. */
+vb_tensor output_stored(const struct trained_tensor *t, int f32, void **memory);
 /* Writes the folder DIR/initial: all tensors of r->trainer, and the files of the folder `from` other than weights. Reports errors. */
 int output_write_initial(struct training *r, const char *from);
 /* Removes a folder that has no folders in it, if it is there. */
@@ -116,14 +122,18 @@ int initial_make(struct training *r);
  * the checkpoint's name or Megatron's. megatron_write writes such a file in F32, with Megatron's names. */
 int megatron_read(struct training *r, const char *path);
 int megatron_write(const struct training *r, const char *path);
-/* A trained tensor as a file stores it, in F32 or BF16. The caller frees *memory. */
-vb_tensor output_stored(const struct trained_tensor *t, int f32, void **memory);
 /* Parallel heads (tools/training/heads.c). heads_options fills r->heads, and gives the options of heads their defaults; the model is open.
  * heads_describe adds the keys of heads to a config.json. heads_write writes the folder DIR/head. Report errors. */
 int heads_options(struct training *r);
 void heads_close(struct training *r);
 void heads_describe(const struct training *r, json_t *config);
 int heads_write(struct training *r);
+/* EAGLE heads (tools/training/eagle.c). eagle_options fills r->eagle; with a draft vocabulary, the data are there. eagle_write writes the folder
+ * DIR/head. Report errors. */
+int eagle_options(struct training *r);
+void eagle_free(struct training *r);
+int eagle_write(struct training *r);
+
 /* Measures drafting with the old and the new model, prints it, and writes DIR/result.json. Reports errors. */
 int measure_result(struct training *r);
 
