@@ -1,4 +1,5 @@
 /* engine/open.c -- the public functions about a model and its tokenizer, and the library's version. */
+#include <stdio.h>
 #include <string.h>
 
 #include "simd/fpenv.h"
@@ -85,6 +86,33 @@ void vb_device_look(const vb_model *model, vb_device_facts *out)
         memcpy(out->name, d->name, sizeof out->name);
 }
 
+/* Other programs may take memory of the device after it was asked how much is free. Then the choice of VB_OFFLOAD_AUTO is made again, for as much
+ * memory as it gave until it refused. With device "auto" the CPU computes everything if nothing else is possible. */
+static int open_with_less(struct model **m, const char *dir, struct model_options *how, struct offload_options *offload, const vb_model_options *o, char *why_not,
+                          vb_error *err)
+{
+    int code = VB_NO_MEMORY;
+    while (code == VB_NO_MEMORY && offload->device && offload->device->refused) {
+        size_t given = offload->device->given;
+        if (offload->layers == VB_OFFLOAD_AUTO && given) {
+            device_close(offload->device);
+            if ((code = offload_open_device(&offload->device, o->offload, why_not, err)))
+                return code;
+        } else if (!strcmp(o->offload->device, "auto")) {
+            snprintf(why_not, 256, "%.255s", err->message);
+            device_close(offload->device);
+            offload->device = NULL;
+        } else {
+            return code;
+        }
+        if (offload->device && offload->device->memory >= given)
+            offload->device->memory = given - 1; /* less each time */
+        how->offload = offload->device ? offload : NULL;
+        code = model_open_under(m, dir, how, &o->allocator, err);
+    }
+    return code;
+}
+
 int vb_model_open(vb_model **out, const char *dir, const vb_model_options *options, vb_error *err)
 {
     static const vb_model_options defaults;
@@ -125,6 +153,8 @@ int vb_model_open(vb_model **out, const char *dir, const vb_model_options *optio
     struct fpenv env = fpenv_enter();
     if (!code)
         code = model_open_under(out, dir, &how, &o->allocator, err);
+    if (code == VB_NO_MEMORY && offload.device)
+        code = open_with_less(out, dir, &how, &offload, o, why_not, err);
     if (code)
         device_close(offload.device);
     else

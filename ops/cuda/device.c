@@ -72,8 +72,11 @@ int device_add(struct device *d, const void *host, size_t bytes)
     void *at;
     if (!bytes)
         return 0;
-    if (bytes > d->memory - d->taken || d->type->allocate(d, &at, bytes))
+    if (bytes > d->memory - d->taken || d->type->allocate(d, &at, bytes)) {
+        d->given = d->refused ? d->given : d->taken;
+        d->refused = 1;
         return -1;
+    }
     pthread_rwlock_wrlock(&d->lock);
     int code = insert(d, (struct device_twin){host, bytes, at});
     pthread_rwlock_unlock(&d->lock);

@@ -46,6 +46,8 @@ struct device {
     char name[128];       /* for messages: "NVIDIA H200" */
     size_t memory, taken; /* bytes of memory that may be used, and that are in use */
     double peak_bandwidth; /* bytes per second that its memory delivers at most, as its driver says; 0: not known */
+    int refused;          /* nonzero: a range could not get a twin, because the device has no memory for it */
+    size_t given;         /* `taken` when this happened first */
     char failure[256];    /* the first error, or "" */
     pthread_rwlock_t lock; /* of the twins */
     pthread_mutex_t work;  /* held while work is given to the device, and during a recording; recursive */

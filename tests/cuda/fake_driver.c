@@ -3,7 +3,8 @@
  * Work in the stream is done as late as the API allows: when somebody waits for it, copies from the device to the host, or frees something. Host memory from
  * which is copied to the device is read then.
  *
- * The environment variable FAKE_GPU changes what it does: "none": there is no GPU; "old": the driver is too old for the kernels; "memory:N": the GPU has N bytes;
+ * The environment variable FAKE_GPU changes what it does: "none": there is no GPU; "old": the driver is too old for the kernels; "memory:N": the GPU has N bytes; "taken:N": it says
+ * that 4 GB are free, but gives N bytes;
  * "launch:N": launch number N fails, counted from 0; "silent": the driver does not say how fast its memory is. */
 #include <pthread.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@
 #define PUBLIC __attribute__((visibility("default")))
 
 static struct device *gpu;
-static size_t memory = (size_t)4 << 30, launches, failing = SIZE_MAX;
+static size_t memory = (size_t)4 << 30, launches, failing = SIZE_MAX, given = SIZE_MAX, used, ranges;
 
 static const char *const names[] = {
 #define X(name, threads) #name,
@@ -33,6 +34,8 @@ PUBLIC int cuInit(unsigned flags)
         return 100;
     if (said && !strncmp(said, "memory:", 7))
         memory = strtoull(said + 7, NULL, 10);
+    if (said && !strncmp(said, "taken:", 6))
+        given = strtoull(said + 6, NULL, 10);
     if (said && !strncmp(said, "launch:", 7))
         failing = strtoull(said + 7, NULL, 10);
     gpu = gpu ? gpu : emulator_open(memory);
@@ -138,12 +141,20 @@ static int do_all(void)
 PUBLIC int cuMemAlloc_v2(unsigned long long *at, size_t bytes)
 {
     void *address;
-    if (gpu->type->allocate(gpu, &address, bytes))
+    if (bytes > given - used || gpu->type->allocate(gpu, &address, bytes))
         return 2;
     *at = (uintptr_t)address;
+    used += bytes;
+    ranges++;
     return 0;
 }
-PUBLIC int cuMemFree_v2(unsigned long long at) { return do_all(), gpu->type->release(gpu, (void *)(uintptr_t)at), 0; }
+PUBLIC int cuMemFree_v2(unsigned long long at)
+{
+    do_all();
+    gpu->type->release(gpu, (void *)(uintptr_t)at);
+    used = --ranges ? used : 0; /* what is freed is given again when all is */
+    return 0;
+}
 PUBLIC int cuMemHostAlloc(void **at, size_t bytes, unsigned flags) { return *at = malloc(bytes), *at && !flags ? 0 : 2; }
 PUBLIC int cuMemFreeHost(void *at) { return do_all(), free(at), 0; }
 PUBLIC int cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t bytes, void *stream)

@@ -6,6 +6,7 @@ import ctypes.util
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ VERBATIM = sys.argv[1]
 TALE = "golden/tale"
 REAL_DRIVER = ctypes.util.find_library("cuda") is not None
 PROMPT = ["--tokens", "5,6,7,8,9,5,6,7"]
+FEW = ["--rounds", "1", "-n", "2", "-c", "18", "--threads", "1", "--device", "cuda"]
 
 
 def run(*arguments, gpu=None, driver=True):
@@ -59,6 +61,21 @@ def auto_goes_on_without_a_gpu():
         ran = run("generate", "golden/tiny/v3", *PROMPT, "-n", "4", "--json", "--device", "auto", gpu=gpu, driver=driver)
         assert ran.returncode == 0 and json.loads(ran.stdout)["fingerprint"] == wanted, ran.stderr
         assert ("the CPU computes everything" in ran.stderr) == (gpu == "none" or not driver), ran.stderr
+
+
+def memory_that_others_have_taken_makes_the_plan_smaller():
+    """The driver says that 4 GB are free, and then gives less. What remains is for the CPU."""
+    arguments, layers = ["generate", TALE, "--tokens", "5,6", "--prefill-chunk", "2", "-n", "2", "-c", "8", "--json"], []
+    wanted = json.loads(output(*arguments))["fingerprint"]
+    for given in 14000000, 10500000, 8000000, 5000000:
+        ran = run(*arguments, "--device", "cuda", "--stats", gpu=f"taken:{given}")
+        assert ran.returncode == 0 and json.loads(ran.stdout)["fingerprint"] == wanted, f"{given}: {ran.stdout} {ran.stderr}"
+        layers.append(int(re.search(r"(\d+) of 5 layers", ran.stderr)[1]))
+    assert layers == sorted(layers, reverse=True) and layers[0] == 5 and layers[-1] == 0 and len(set(layers)) > 2, layers
+    refused("has no memory for", "--device", "cuda", "--gpu-layers", "all", gpu="taken:20000")
+    ran = run(*arguments, "--device", "auto", "--gpu-layers", "all", gpu="taken:20000")
+    assert ran.returncode == 0 and json.loads(ran.stdout)["fingerprint"] == wanted, ran.stderr
+    assert "the CPU computes everything" in ran.stderr and "has no memory for" in ran.stderr, ran.stderr
 
 
 def a_gpu_that_fails_ends_the_run():
@@ -124,13 +141,12 @@ def dump_on_a_gpu_is_that_of_the_cpu():
 
 def bench_counts_what_the_gpu_reads():
     """Its times are those of the emulator; what is printed must be there, and add up."""
-    few = ["--rounds", "1", "-n", "2", "-c", "18", "--threads", "1", "--device", "cuda"]
 
     def about(a, b):
         return abs(a - b) < 1e-6 * abs(b)
 
     def rows(only, layers, **how):
-        said = json.loads(output("bench", "golden/tiny/moonlight", "--only", only, *few, "--json", "--gpu-layers", layers, **how))
+        said = json.loads(output("bench", "golden/tiny/moonlight", "--only", only, *FEW, "--json", "--gpu-layers", layers, **how))
         return said["gpu"], {row["name"]: row for row in said["rows"]}
 
     gpu, whole = rows("pass,prefill,generate", "all")
@@ -145,13 +161,13 @@ def bench_counts_what_the_gpu_reads():
     cpu, part = cpu["1 row after 16"], part["1 row after 16"]
     assert cpu["gpu_bytes"] is None and cpu["of_fma"] > 0 and cpu["bytes"] == part["bytes"] > part["gpu_bytes"] > 0, (cpu, part)
     assert part["of_gpu_peak"] is None and part["of_read"] > 0 and part["of_gpu_copy"] > 0 and about(part["of_ceiling"], part["of_read"] + part["of_gpu_copy"]), part
-    text = output("bench", "golden/tiny/moonlight", "--only", "pass", *few, gpu="silent")
+    text = output("bench", "golden/tiny/moonlight", "--only", "pass", *FEW, gpu="silent")
     assert "its driver does not say the peak of its memory" in text and "% of copying" in text and "% of its peak" not in text, text
     ran = run("bench", "golden/tiny/v3", "--plan", "--device", "cuda")
     assert ran.returncode == 2 and "it does not fit with --device cuda" in ran.stderr, ran.stderr
 
 
-TESTS = [what_cannot_be_used_is_said_in_one_sentence, auto_goes_on_without_a_gpu, a_gpu_that_fails_ends_the_run, generate_has_the_bits_of_the_cpu,
+TESTS = [what_cannot_be_used_is_said_in_one_sentence, auto_goes_on_without_a_gpu, memory_that_others_have_taken_makes_the_plan_smaller, a_gpu_that_fails_ends_the_run, generate_has_the_bits_of_the_cpu,
          a_session_moves_between_cpu_and_gpu, a_batch_has_the_bits_of_the_cpu, verify_compares_splits, dump_on_a_gpu_is_that_of_the_cpu, bench_counts_what_the_gpu_reads]
 
 if __name__ == "__main__":
