@@ -10,7 +10,7 @@
 typedef struct vb_trainer_options {
     /* What changes. NULL or "modules": the MTP modules; the rest of the model stays as it is. "model": every weight */
     const char *part;
-    /* NULL or "megatron", or another name in docs/TRAINING.md, except losses with aligned depths */
+    /* NULL or "megatron", or another name in docs/TRAINING.md */
     const char *loss;
     double loss_factor;  /* the factor of the loss, for "megatron" mtp_loss_scaling_factor; 0: the published one */
     double soft_targets; /* from 0 to 1: this share of a module's loss is that with the model's own distribution. Only with losses that have

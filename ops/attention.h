@@ -57,6 +57,10 @@ struct attention {
      * in the cache, and longest is the length of the longest timeline or more. */
     const struct device_row *device_rows;
     size_t layer, longest;
+    /* op_expanded only; the device and op_attention compute no tails. After the tokens of its timeline, query s attends to `tail` more tokens, whose
+     * cache rows are numbers tail_slots[s * tail ..] of the timeline's rows. They are the last tokens in the order of the sums */
+    size_t tail;
+    const int32_t *tail_slots; /* [S, tail] */
 };
 
 /* Heads are divided among several processes in units of so many. The values of a unit are a multiple of 32, so that a unit of rows of y is

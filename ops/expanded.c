@@ -25,12 +25,14 @@ struct expanded_pass {
     const float *q;
     float *y;
     size_t S, length;      /* length: that of the longest timeline */
+    size_t tokens;         /* length + S * tail: the tokens of the tails come after those of the longest timeline */
+    const int32_t *tail_slots; /* [S, tail] */
     struct kv_layout layout;
     size_t row_bytes, key; /* bytes in a cache row; floats in a key */
     size_t head, heads;    /* heads [head, head + heads) are being computed */
     size_t queries;        /* most queries of a task */
     float *w_uk;           /* [heads, c, n]: decoded, transposed */
-    float *keys, *values;  /* [heads, length, key] in packed order, [heads, length, v] */
+    float *keys, *values;  /* [heads, tokens, key] in packed order, [heads, tokens, v] */
     /* for each thread: */
     float *latent;         /* [TOKENS, c+r]: cache rows in natural order */
     float *nope;           /* [TOKENS, n+r]: keys in natural order */
@@ -46,14 +48,14 @@ struct expanded_pass {
 
 static size_t key_of(const struct attention *a) { return packed_length(a->nope + a->rope); }
 
-static size_t floats_of_head(const struct attention *a, size_t length)
+static size_t floats_of_head(const struct attention *a, size_t tokens)
 {
-    return a->latent * a->nope + length * (key_of(a) + a->value);
+    return a->latent * a->nope + tokens * (key_of(a) + a->value);
 }
 
-static size_t heads_at_once(const struct attention *a, size_t length)
+static size_t heads_at_once(const struct attention *a, size_t tokens)
 {
-    size_t most = at_most(a->heads, at_least(1, MOST_EXPANDED / floats_of_head(a, length))), turns = (a->heads + most - 1) / most;
+    size_t most = at_most(a->heads, at_least(1, MOST_EXPANDED / floats_of_head(a, tokens))), turns = (a->heads + most - 1) / most;
     return (a->heads + turns - 1) / turns;
 }
 
@@ -62,17 +64,17 @@ static size_t queries_of_task(const struct attention *a, size_t S, size_t contex
     return at_most(S, at_most(QUERIES, at_least(FEWEST, MOST_SUMS / (blocks_of(context) * a->value))));
 }
 
-/* Returns the floats of all heads at once, for the longest timelines. */
-static size_t most_floats(const struct attention *a, size_t context)
+/* Returns the floats of all heads at once, for the longest timelines and S tails. */
+static size_t most_floats(const struct attention *a, size_t S, size_t context)
 {
-    size_t one = floats_of_head(a, context);
+    size_t one = floats_of_head(a, context + S * a->tail);
     return at_most(a->heads * one, at_least(MOST_EXPANDED, one));
 }
 
 size_t op_expanded_scratch(const struct attention *a, size_t S, size_t context, int threads)
 {
     size_t T = (size_t)threads, queries = queries_of_task(a, S, context), blocks = blocks_of(context), width = a->nope + a->rope;
-    return op_scratch_bytes(most_floats(a, context)) + 3 * 64 + op_scratch_bytes(T * TOKENS * (a->latent + a->rope)) +
+    return op_scratch_bytes(most_floats(a, S, context)) + 3 * 64 + op_scratch_bytes(T * TOKENS * (a->latent + a->rope)) +
            op_scratch_bytes(T * TOKENS * width) + op_packed_scratch(T * TOKENS, a->latent) +
            op_scratch_bytes(T * queries * key_of(a)) + op_scratch_bytes(T * queries * SCORE_STRIDE) +
            2 * op_scratch_bytes(T * queries * blocks) + op_scratch_bytes(T * queries * blocks * a->value) + op_scratch_bytes(context);
@@ -107,9 +109,9 @@ static void expand_head(const struct expanded_pass *p, int thread, size_t h, siz
     p->cx->k->fma_rows[WEIGHT_F32](nope, width, &w_uk, 0, a->nope, latent, from, n, op_kernel_scratch(p->cx, thread));
     for (size_t i = 0; i < n; i++) {
         memcpy(nope + i * width + a->nope, latent + i * from + a->latent, a->rope * sizeof *nope);
-        p->cx->k->pack(p->keys + (h * p->length + j + i) * p->key, nope + i * width, width);
+        p->cx->k->pack(p->keys + (h * p->tokens + j + i) * p->key, nope + i * width, width);
     }
-    op_multiply(p->cx, thread, p->values + (h * p->length + j) * a->value, a->value, &w_uv, 0, a->value,
+    op_multiply(p->cx, thread, p->values + (h * p->tokens + j) * a->value, a->value, &w_uv, 0, a->value,
                 op_packed_row(&p->x, op_form(p->cx, &w_uv), (size_t)thread * TOKENS), packed_length(a->latent), n);
 }
 
@@ -119,11 +121,12 @@ static void expand_tokens(void *arg, size_t task, int thread)
     struct expanded_pass *p = arg;
     const struct attention *a = p->a;
     size_t tasks = (p->heads + HEADS - 1) / HEADS, h = task % tasks * HEADS, end = at_most(h + HEADS, p->heads);
-    size_t j = task / tasks * TOKENS, n = at_most(TOKENS, p->length - j), width = a->latent + a->rope;
+    size_t j = task / tasks * TOKENS, n = at_most(TOKENS, p->tokens - j), width = a->latent + a->rope;
     const struct timeline *t = &p->seen[0];
     float *latent = p->latent + (size_t)thread * TOKENS * width;
     for (size_t i = 0; i < n; i++) {
-        kv_row_read(&p->layout, latent + i * width, (const char *)t->rows + (size_t)t->slots[j + i] * p->row_bytes);
+        int32_t slot = j + i < p->length ? t->slots[j + i] : p->tail_slots[j + i - p->length];
+        kv_row_read(&p->layout, latent + i * width, (const char *)t->rows + (size_t)slot * p->row_bytes);
         op_pack_part(p->cx, &p->x, (size_t)thread * TOKENS + i, latent + i * width, 0, a->latent);
     }
     for (; h < end; h++)
@@ -136,17 +139,17 @@ static void expand_tokens(void *arg, size_t task, int thread)
 struct expanded_task {
     const struct expanded_pass *p;
     int thread;
-    size_t h, s, count, length, blocks; /* length: that of the longest timeline; blocks: its blocks */
+    size_t h, s, count, length, blocks; /* length: that of the longest timeline; blocks: of these tokens and the tail */
     float *query, *score, *m, *l, *sums;
 };
 
 static struct expanded_task task_of(const struct expanded_pass *p, int thread, size_t h, size_t s, size_t count)
 {
     struct expanded_task t = {.p = p, .thread = thread, .h = h, .s = s, .count = count};
-    size_t first = (size_t)thread * p->queries, most = blocks_of(p->length), width = p->a->nope + p->a->rope;
+    size_t first = (size_t)thread * p->queries, most = blocks_of(p->length + p->a->tail), width = p->a->nope + p->a->rope;
     for (size_t i = 0; i < count; i++)
         t.length = at_least(t.length, p->seen[s + i].length);
-    t.blocks = blocks_of(t.length);
+    t.blocks = blocks_of(t.length + p->a->tail);
     t.query = p->query + first * p->key;
     t.score = p->score + first * SCORE_STRIDE;
     t.m = p->m + first * most;
@@ -157,35 +160,84 @@ static struct expanded_task task_of(const struct expanded_pass *p, int thread, s
     return t;
 }
 
-/* Computes the scores of all queries of a task for the n tokens from j on. */
-static void scores_of_tokens(const struct expanded_task *t, size_t j, size_t n)
+/* Returns to how many tokens of the block that begins at j query i of the task attends: those of its timeline, and all of them. */
+static size_t shared_by(const struct expanded_task *t, size_t i, size_t j) { return seen_of_block(&t->p->seen[t->s + i], j); }
+static size_t seen_by(const struct expanded_task *t, size_t i, size_t j)
 {
-    const struct expanded_pass *p = t->p;
-    struct weight_view keys = {.type = WEIGHT_F32, .data = p->keys + (t->h * p->length + j) * p->key, .rows = n,
-                               .cols = p->a->nope + p->a->rope, .stride = p->key, .packed = 1};
-    p->cx->k->matmul[WEIGHT_F32](t->score, SCORE_STRIDE, &keys, 0, n, t->query, p->key, t->count, op_kernel_scratch(p->cx, t->thread));
-    for (size_t i = 0; i < t->count; i++)
-        p->cx->k->scale(t->score + i * SCORE_STRIDE, p->a->scale, n);
+    struct timeline all = {.length = t->p->seen[t->s + i].length + t->p->a->tail};
+    return seen_of_block(&all, j);
 }
 
-/* Returns to how many tokens of the block that begins at j query i of the task attends. */
-static size_t seen_by(const struct expanded_task *t, size_t i, size_t j) { return seen_of_block(&t->p->seen[t->s + i], j); }
+/* The part of a tail in one block. */
+struct part_of_tail {
+    size_t first, count; /* the first token of this part, counted in keys and values; how many there are */
+    size_t place;        /* the place of the first one in the block */
+};
 
-/* Computes o_b of some queries from i on, which attend to at least n tokens of the block, and to less than n + ALIKE.
+static struct part_of_tail part_of_tail(const struct expanded_task *t, size_t i, size_t j)
+{
+    const struct expanded_pass *p = t->p;
+    size_t length = p->seen[t->s + i].length, shared = shared_by(t, i, j), skipped = j > length ? j - length : 0;
+    return (struct part_of_tail){p->length + (t->s + i) * p->a->tail + skipped, seen_by(t, i, j) - shared, shared};
+}
+
+/* Computes the scores of `count` queries from query i of a task on, for n tokens, the first of which is `token`, from `place` in the block on. */
+static void some_scores(const struct expanded_task *t, size_t i, size_t count, size_t token, size_t n, size_t place)
+{
+    const struct expanded_pass *p = t->p;
+    struct weight_view keys = {.type = WEIGHT_F32, .data = p->keys + (t->h * p->tokens + token) * p->key, .rows = n,
+                               .cols = p->a->nope + p->a->rope, .stride = p->key, .packed = 1};
+    float *score = t->score + i * SCORE_STRIDE + place;
+    p->cx->k->matmul[WEIGHT_F32](score, SCORE_STRIDE, &keys, 0, n, t->query + i * p->key, p->key, count, op_kernel_scratch(p->cx, t->thread));
+    for (size_t k = 0; k < count; k++)
+        p->cx->k->scale(score + k * SCORE_STRIDE, p->a->scale, n);
+}
+
+/* Computes the scores of all queries of a task for the tokens of the block that begins at j. */
+static void scores_of_block(const struct expanded_task *t, size_t j)
+{
+    if (t->length > j)
+        some_scores(t, 0, t->count, j, at_most(ATTENTION_BLOCK, t->length - j), 0);
+    for (size_t i = 0; t->p->a->tail && i < t->count; i++) {
+        struct part_of_tail tail = part_of_tail(t, i, j);
+        if (tail.count)
+            some_scores(t, i, 1, tail.first, tail.count, tail.place);
+    }
+}
+
+/* Adds the values of a tail to o_b of query i. */
+static void add_tail(const struct expanded_task *t, float *sums, size_t i, size_t j)
+{
+    const struct expanded_pass *p = t->p;
+    size_t V = p->a->value;
+    struct part_of_tail tail = part_of_tail(t, i, j);
+    for (size_t m = 0; m < tail.count; m++)
+        p->cx->k->axpy(sums, t->score[i * SCORE_STRIDE + tail.place + m], p->values + (t->h * p->tokens + tail.first + m) * V, V);
+}
+
+/* Computes o_b of some queries from i on, whose timelines have at least n tokens in the block, and less than n + ALIKE.
  * Returns the number of these queries. */
 static size_t sum_values(const struct expanded_task *t, size_t block, size_t i, size_t n)
 {
     const struct expanded_pass *p = t->p;
     size_t V = p->a->value, j = block * ATTENTION_BLOCK, count = 1, ld = t->blocks * V;
-    const float *values = p->values + (t->h * p->length + j) * V;
+    const float *values = p->values + (t->h * p->tokens + j) * V;
     struct weight_view shared = {.type = WEIGHT_F32, .data = values, .rows = n, .cols = V, .stride = V};
     float *sums = t->sums + (i * t->blocks + block) * V;
-    while (i + count < t->count && seen_by(t, i + count, j) - n < ALIKE)
+    if (!n) { /* nothing but a tail */
+        memset(sums, 0, V * sizeof *sums);
+        add_tail(t, sums, i, j);
+        return 1;
+    }
+    while (i + count < t->count && shared_by(t, i + count, j) - n < ALIKE)
         count++;
     p->cx->k->fma_rows[WEIGHT_F32](sums, ld, &shared, 0, V, t->score + i * SCORE_STRIDE, SCORE_STRIDE, count, op_kernel_scratch(p->cx, t->thread));
-    for (size_t k = 0; k < count; k++)
-        for (size_t more = n; more < seen_by(t, i + k, j); more++)
+    for (size_t k = 0; k < count; k++) {
+        for (size_t more = n; more < shared_by(t, i + k, j); more++)
             p->cx->k->axpy(sums + k * ld, t->score[(i + k) * SCORE_STRIDE + more], values + more * V, V);
+        if (p->a->tail)
+            add_tail(t, sums + k * ld, i + k, j);
+    }
     return count;
 }
 
@@ -193,20 +245,20 @@ static size_t sum_values(const struct expanded_task *t, size_t block, size_t i, 
 static void attend_to_block(const struct expanded_task *t, size_t block)
 {
     size_t j = block * ATTENTION_BLOCK, n;
-    scores_of_tokens(t, j, at_most(ATTENTION_BLOCK, t->length - j));
+    scores_of_block(t, j);
     for (size_t i = 0; i < t->count; i++)
         if ((n = seen_by(t, i, j)))
             t->m[i * t->blocks + block] = t->p->cx->k->softmax_block(t->score + i * SCORE_STRIDE, t->score + i * SCORE_STRIDE, n,
                                                                     &t->l[i * t->blocks + block]);
     for (size_t i = 0; i < t->count;)
-        i += (n = seen_by(t, i, j)) ? sum_values(t, block, i, n) : 1;
+        i += seen_by(t, i, j) ? sum_values(t, block, i, shared_by(t, i, j)) : 1;
 }
 
 /* Joins the blocks of query i, and writes its output. */
 static void join(const struct expanded_task *t, size_t i)
 {
     const struct expanded_pass *p = t->p;
-    size_t V = p->a->value, blocks = blocks_of(p->seen[t->s + i].length);
+    size_t V = p->a->value, blocks = blocks_of(p->seen[t->s + i].length + p->a->tail);
     float *o = p->y + ((t->s + i) * attention_row_heads(p->a) + p->head + t->h) * V;
     attention_join(p->cx->k, o, t->m + i * t->blocks, t->l + i * t->blocks, t->sums + i * t->blocks * V, blocks, V);
 }
@@ -231,13 +283,12 @@ static void show_scores(const struct expanded_pass *p, size_t first)
     for (size_t s = 0; s < p->S; s++)
         for (size_t h = 0; h < p->heads; h++) {
             struct expanded_task t = task_of(p, 0, h, s, 1);
-            for (size_t j = 0; j < t.length; j += ATTENTION_BLOCK) {
-                size_t n = at_most(ATTENTION_BLOCK, t.length - j);
-                scores_of_tokens(&t, j, n);
+            for (size_t j = 0, n; (n = seen_by(&t, 0, j)); j += ATTENTION_BLOCK) {
+                scores_of_block(&t, j);
                 memcpy(p->shown + j, t.score, n * sizeof *p->shown);
             }
             snprintf(name, sizeof name, "scores.%zu", p->head + h);
-            probe->see(probe, name, first + s, 1, p->shown, 0, t.length);
+            probe->see(probe, name, first + s, 1, p->shown, 0, t.length + p->a->tail);
         }
 }
 
@@ -247,19 +298,19 @@ static void show_scores(const struct expanded_pass *p, size_t first)
 static void one_sequence(struct expanded_pass *p, size_t first, float *memory)
 {
     const struct attention *a = p->a;
-    size_t at_once = heads_at_once(a, p->length), tiles = (p->S + p->queries - 1) / p->queries;
+    size_t at_once = heads_at_once(a, p->tokens), tiles = (p->S + p->queries - 1) / p->queries;
     double tokens = 0;
     for (size_t s = 0; s < p->S; s++)
-        tokens += (double)p->seen[s].length;
+        tokens += (double)(p->seen[s].length + a->tail);
     for (p->head = 0; p->head < a->heads; p->head += at_once) {
         p->heads = at_most(at_once, a->heads - p->head);
         p->keys = memory;
-        p->values = p->keys + (p->heads * p->length * p->key + 15) / 16 * 16; /* aligned to 64 bytes, as is w_uk */
-        p->w_uk = p->values + (p->heads * p->length * a->value + 15) / 16 * 16;
+        p->values = p->keys + (p->heads * p->tokens * p->key + 15) / 16 * 16; /* aligned to 64 bytes, as is w_uk */
+        p->w_uk = p->values + (p->heads * p->tokens * a->value + 15) / 16 * 16;
         double heads = (double)p->heads, weights = heads * (double)(a->latent * a->nope);
         op_parallel(p->cx, p->heads, weights, decode_head, p);
-        op_parallel(p->cx, (p->length + TOKENS - 1) / TOKENS * ((p->heads + HEADS - 1) / HEADS),
-                    heads * (double)(p->length * a->latent * (a->nope + a->value)), expand_tokens, p);
+        op_parallel(p->cx, (p->tokens + TOKENS - 1) / TOKENS * ((p->heads + HEADS - 1) / HEADS),
+                    heads * (double)(p->tokens * a->latent * (a->nope + a->value)), expand_tokens, p);
         if (p->cx->probe && p->cx->probe->scores)
             show_scores(p, first);
         op_parallel(p->cx, p->heads * tiles, tokens * heads * (double)(a->nope + a->rope + a->value), attend, p);
@@ -273,7 +324,7 @@ void op_expanded(struct op_ctx *cx, float *y, const float *q, const struct timel
     size_t queries = queries_of_task(a, S, context);
     struct expanded_pass p = {.cx = cx, .a = a, .layout = attention_rows(a), .key = key_of(a), .queries = queries};
     p.row_bytes = kv_row_bytes(&p.layout);
-    float *memory = op_take(cx, most_floats(a, context) + 2 * 16);
+    float *memory = op_take(cx, most_floats(a, S, context) + 2 * 16);
     p.latent = op_take(cx, T * TOKENS * (a->latent + a->rope));
     p.nope = op_take(cx, T * TOKENS * width);
     p.x = op_take_packed(cx, 1u << op_form(cx, &a->w_uv), T * TOKENS, a->latent);
@@ -290,6 +341,8 @@ void op_expanded(struct op_ctx *cx, float *y, const float *q, const struct timel
         p.length = seen[s].length;
         for (p.S = 1; s + p.S < S && seen[s + p.S].rows == seen[s].rows && seen[s + p.S].slots == seen[s].slots; p.S++)
             p.length = at_least(p.length, seen[s + p.S].length);
+        p.tokens = p.length + p.S * a->tail;
+        p.tail_slots = a->tail ? a->tail_slots + s * a->tail : NULL;
         one_sequence(&p, s, memory);
     }
     op_all_multiplied(cx, &a->w_uv);

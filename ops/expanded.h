@@ -15,14 +15,15 @@
  * f32 first; a quantised one is fl32(fl32(sw * q) - mw). v_j[h,v] is computed as a linear layer computes it: by rule 1,
  * or by rule 2 if W_uv is quantised. s_j is one dot product of n + r numbers by rule 1, times scale. Softmax, sums of
  * values and blocks follow rule 4c: blocks of 256 tokens at multiples of 256, o_b[v] = fma(p_j, v_j[v], o_b[v]) for j
- * ascending, and the join of ops/attention.h. Nothing is computed for tokens that a query may not attend to. */
+ * ascending, and the join of ops/attention.h. Nothing is computed for tokens that a query may not attend to. If queries have
+ * tails (struct attention), the tokens of a query are those of its timeline and then those of its tail. */
 #ifndef VB_EXPANDED_H
 #define VB_EXPANDED_H
 
 #include "ops/attention.h"
 
 /* Returns the bytes of scratch that op_expanded needs for up to S queries, if none attends to more than `context`
- * tokens. */
+ * tokens, with those of its tail. */
 size_t op_expanded_scratch(const struct attention *a, size_t S, size_t context, int threads);
 
 /* Computes y [S, H*v] for S queries q [S, H, n+r], as op_attention does. The keys and values of all tokens that at least

@@ -51,6 +51,14 @@ struct train_rows {
     float *cos_sin;           /* [S, r] */
     struct device_row *places; /* [S] */
     struct timeline *seen;    /* [S] */
+    size_t depth;             /* k: of aligned depths, each row attends to a tail of k rows, those of the depths 1..k at its place */
+    int32_t *tail_slots;      /* [S, k]: their slots; NULL: depths are not aligned */
+};
+
+/* Keys and values of the rows of a layer, and their gradients. */
+struct expanded_rows {
+    float *kv, *k_rope;   /* [S, H(n+v)]: the output of kv_b_proj; [S, r]: rotated */
+    float *dkv, *dk_rope;
 };
 
 /* What the forward pass of a layer keeps for its backward pass. */
@@ -75,15 +83,14 @@ struct train_depth {
 
 /* Arrays that every layer uses in turn. */
 struct train_shared {
-    void *cache;               /* [S] cache rows of one layer */
+    void *cache;               /* [S] cache rows of one layer, or [depths, S] if depths are aligned */
     int32_t *slots;            /* [S]: 0, 1, 2 .. */
     float *normed, *delta;     /* [S, d] */
     float *q_n, *dq_n, *dq_a;  /* [S, q] */
     float *dq;                 /* [S, H(n+r)] */
     float *latent, *dlatent;   /* [S, c] */
-    float *k_rope, *dk_rope;   /* [S, r] */
     float *dkv_a;              /* [S, c+r] */
-    float *kv, *dkv;           /* [S, H(n+v)] */
+    struct expanded_rows expanded;
     float *dheads;             /* [S, Hv] */
     float *dnormed;            /* [S, d] */
     float *product;            /* [S, i] */
@@ -138,6 +145,7 @@ struct trainer {
     float *dhidden;               /* [S, d] */
     float *dtrunk;                /* [S, d]: of what parallel heads read, if the model is trained with them */
     struct train_depth *depth;    /* [depths] */
+    struct expanded_rows *expanded; /* [depths]: if depths are aligned, those of module 0 */
     struct train_shared shared;
     struct target_pass *target;   /* computes rows of the frozen model (train_target.c) */
 };
@@ -177,6 +185,8 @@ int train_reserve(struct trainer *t, size_t tokens, size_t longest, size_t seque
 
 /* ---- train_layer.c ---- */
 
+/* If depths are aligned: sets *e from what the forward pass of a depth has kept, and clears its gradients. Later depths continue them. */
+void train_layer_expand(struct trainer *t, const struct train_layer *l, const struct train_rows *rows, const struct kept_values *k, struct expanded_rows *e);
 /* Computes y [S, d], the output of a layer, from k->x, and sets the other values of *k. */
 void train_layer_forward(struct trainer *t, const struct train_layer *l, const struct train_rows *rows, struct kept_values *k, float *y);
 /* Adds the experts that the rows chose to l->load. */
@@ -212,6 +222,8 @@ void train_predict(struct trainer *t, const struct train_predicted *x, int soft)
 /* Adds the losses of a micro-batch to *sums. If `backward` is nonzero, also sets t->dhidden and depth[k].dg, and adds to the gradients of
  * the output heads. */
 void train_heads(struct trainer *t, struct train_sums *sums, int backward);
+/* Whether depth k is the k-th draft of module 0 after a row (CHAIN_ALIGNED). */
+static inline int train_is_aligned(const struct trainer *t) { return !t->eagle && t->loss.chain == CHAIN_ALIGNED; }
 /* Whether rows of modules learn from the logits of the target, or from these or its hidden states. */
 static inline int train_is_soft(const struct trainer *t) { return t->loss.terms.soft != 0 || t->loss.terms.top != 0; }
 static inline int train_learns_from_target(const struct trainer *t) { return train_is_soft(t) || t->loss.terms.features != 0; }

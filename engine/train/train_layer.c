@@ -82,7 +82,7 @@ static void attention(struct trainer *t, const struct train_layer *l, const stru
     struct rotation rotation = rotation_of(t, rows, k->q, k->kv_n);
     struct attention a = {.heads = s->H, .nope = s->n, .rope = s->r, .value = s->v, .latent = s->c, .w_uk = l->kv_b.w,
                           .w_uv = weight_rows(&l->kv_b.w, s->n, l->kv_b.w.rows - s->n), .uk_stride = s->n + s->v, .uv_stride = s->n + s->v,
-                          .scale = t->scale, .cache = KV_F32};
+                          .scale = t->scale, .cache = KV_F32, .tail = rows->tail_slots ? rows->depth : 0, .tail_slots = rows->tail_slots};
     op_linears(&t->cx, first, 2, x, S);
     if (s->q) {
         norm(t, t->shared.q_n, k->q_a, &l->q_a_norm, S, (float)t->c->latent_eps);
@@ -91,7 +91,7 @@ static void attention(struct trainer *t, const struct train_layer *l, const stru
     memcpy(k->kv_n, k->kv_a, S * (s->c + s->r) * sizeof *k->kv_n);
     op_rmsnorm(&t->cx, k->kv_n, s->c + s->r, k->kv_n, s->c + s->r, train_vector(&l->kv_a_norm), S, s->c, (float)t->c->latent_eps);
     op_each_row(&t->cx, S, 2.0 * (double)rotation.cache.ldq, rotate_rows, &rotation);
-    op_expanded(&t->cx, k->heads, k->q, rows->seen, &a, S, t->longest);
+    op_expanded(&t->cx, k->heads, k->q, rows->seen, &a, S, t->longest + a.tail);
     op_linear(&t->cx, out, k->heads, &l->o.w, S);
 }
 
@@ -111,17 +111,44 @@ static void split_rows(void *arg, size_t first, size_t count)
     }
 }
 
+static void expand(struct trainer *t, const struct train_layer *l, const struct kept_values *k, struct expanded_rows *e, size_t S)
+{
+    struct splitting splitting = {&t->c->dims, t->shared.latent, e->k_rope, k->kv_n};
+    op_each_row(&t->cx, S, (double)(t->c->dims.c + t->c->dims.r), split_rows, &splitting);
+    op_linear(&t->cx, e->kv, t->shared.latent, &l->kv_b.w, S);
+}
+
+void train_layer_expand(struct trainer *t, const struct train_layer *l, const struct train_rows *rows, const struct kept_values *k, struct expanded_rows *e)
+{
+    const struct dims *s = &t->c->dims;
+    expand(t, l, k, e, rows->S);
+    clear(e->dkv, rows->S * s->H * (s->n + s->v));
+    clear(e->dk_rope, rows->S * s->r);
+}
+
+/* The rows of e from row `at` on. */
+static struct back_chain rows_from(const struct dims *s, const struct expanded_rows *e, size_t at)
+{
+    size_t kv = s->H * (s->n + s->v);
+    return (struct back_chain){e->kv + at * kv, e->k_rope + at * s->r, e->dkv + at * kv, e->dk_rope + at * s->r};
+}
+
 /* From dheads to dq, dkv and dk_rope, one sequence after the other. */
-static void back_heads(struct trainer *t, const struct train_rows *rows, const struct kept_values *k)
+static void back_heads(struct trainer *t, const struct train_rows *rows, const struct kept_values *k, const struct expanded_rows *e)
 {
     const struct dims *s = &t->c->dims;
     const struct train_shared *x = &t->shared;
-    size_t query = s->H * (s->n + s->r), kv = s->H * (s->n + s->v), heads = s->H * s->v;
+    size_t query = s->H * (s->n + s->r), heads = s->H * s->v, depth = rows->tail_slots ? rows->depth : 0;
+    struct back_chain chain[VB_MAX_DRAFT];
     for (size_t q = 0; q < t->sequences; q++) {
         size_t at = rows->first[q];
+        struct back_chain own = rows->tail_slots ? rows_from(s, &t->expanded[0], t->depth[0].rows.first[q]) : rows_from(s, e, at);
+        for (size_t m = 1; m <= depth; m++)
+            chain[m - 1] = rows_from(s, &t->expanded[m], t->depth[m].rows.first[q]);
         struct back_attention a = {.heads = s->H, .nope = s->n, .rope = s->r, .value = s->v, .scale = t->scale,
-                                   .q = k->q + at * query, .kv = x->kv + at * kv, .k_rope = x->k_rope + at * s->r, .dy = x->dheads + at * heads,
-                                   .dq = x->dq + at * query, .dkv = x->dkv + at * kv, .dk_rope = x->dk_rope + at * s->r};
+                                   .q = k->q + at * query, .kv = own.kv, .k_rope = own.k_rope, .dy = x->dheads + at * heads,
+                                   .dq = x->dq + at * query, .dkv = own.dkv, .dk_rope = own.dk_rope,
+                                   .continued = rows->tail_slots != NULL, .depth = depth, .chain = chain};
         if (rows->first[q + 1] > at)
             op_back_attention(&t->cx, &a, rows->first[q + 1] - at);
     }
@@ -134,21 +161,20 @@ static void back_attention(struct trainer *t, const struct train_layer *l, const
     const struct dims *s = &t->c->dims;
     struct train_shared *y = &t->shared;
     size_t S = rows->S, row = s->c + s->r;
-    struct rotation rotation = rotation_of(t, rows, y->dq, y->dk_rope);
-    struct splitting splitting = {s, y->latent, y->k_rope, k->kv_n};
+    struct expanded_rows *e = rows->tail_slots ? &t->expanded[rows->depth] : &y->expanded;
+    struct rotation rotation = rotation_of(t, rows, y->dq, e->dk_rope);
     clear(y->dheads, S * s->H * s->v);
     train_back_linear(t, y->dheads, dy, k->heads, &l->o, S);
-    op_each_row(&t->cx, S, (double)row, split_rows, &splitting);
-    op_linear(&t->cx, y->kv, y->latent, &l->kv_b.w, S);
-    back_heads(t, rows, k);
+    expand(t, l, k, e, S); /* also y->latent */
+    back_heads(t, rows, k, e);
 
     clear(y->dlatent, S * s->c);
-    train_back_linear(t, y->dlatent, y->dkv, y->latent, &l->kv_b, S);
+    train_back_linear(t, y->dlatent, e->dkv, y->latent, &l->kv_b, S);
     op_each_row(&t->cx, S, 2.0 * (double)rotation.cache.ldq, rotate_rows_back, &rotation);
     clear(y->dkv_a, S * row);
     train_back_norm(t, y->dkv_a, y->dlatent, s->c, k->kv_a, row, &l->kv_a_norm, S, t->c->latent_eps);
     for (size_t i = 0; i < S; i++)
-        memcpy(y->dkv_a + i * row + s->c, y->dk_rope + i * s->r, s->r * sizeof *dx);
+        memcpy(y->dkv_a + i * row + s->c, e->dk_rope + i * s->r, s->r * sizeof *dx);
     train_back_linear(t, dx, y->dkv_a, x, &l->kv_a, S);
     if (!s->q) {
         train_back_linear(t, dx, y->dq, x, &l->q, S);

@@ -10,9 +10,25 @@
 #include "ops/linear.h"
 #include "ops/rmsnorm.h"
 
+/* How far RoPE's position of row i of depth k is from i. */
+static size_t shift_of(const struct trainer *t, int k)
+{
+    int by_token = t->c->conventions.value[DRAFT_POSITION] && !t->o.heads;
+    return k < 0 ? 0 : train_is_aligned(t) ? (size_t)(k + by_token) : by_token ? (size_t)(k + 1) : 0;
+}
+
+/* Row s of an aligned depth is row i of sequence q: it attends to the rows 0..i of depth 0, and to row i of the depths 1..k. */
+static void align(const struct trainer *t, struct train_rows *rows, size_t s, size_t q, size_t i)
+{
+    rows->places[s].slot = (int32_t)(rows->depth * t->room + s);
+    rows->seen[s].slots = t->shared.slots + t->depth[0].rows.first[q];
+    for (size_t m = 1; m <= rows->depth; m++)
+        rows->tail_slots[s * rows->depth + m - 1] = (int32_t)(m * t->room + t->depth[m].rows.first[q] + i);
+}
+
 void train_set_rows(struct trainer *t, struct train_rows *rows, int k)
 {
-    size_t r = t->c->dims.r, ahead = (size_t)(k + 1), shift = t->c->conventions.value[DRAFT_POSITION] && !t->o.heads ? ahead : 0, s = 0;
+    size_t r = t->c->dims.r, ahead = (size_t)(k + 1), shift = shift_of(t, k), s = 0;
     for (size_t q = 0; q < t->sequences; q++) {
         const struct training_sequence *x = t->batch[q];
         rows->first[q] = s;
@@ -22,6 +38,8 @@ void train_set_rows(struct trainer *t, struct train_rows *rows, int k)
             memcpy(rows->cos_sin + s * r, t->angles + (i + shift) * r, r * sizeof *rows->cos_sin);
             rows->places[s] = (struct device_row){.rows = t->shared.cache, .slot = (int32_t)s, .query_scale = config_query_scale(t->c, (int)(i + shift))};
             rows->seen[s] = (struct timeline){t->shared.cache, t->shared.slots + rows->first[q], i + 1};
+            if (rows->tail_slots)
+                align(t, rows, s, q, i);
         }
     }
     rows->first[t->sequences] = rows->S = s;
@@ -149,6 +167,8 @@ void train_backward(struct trainer *t, const struct train_sums *sums)
     size_t d = t->c->dims.d, S = t->rows.S;
     if (t->layers && t->o.heads)
         memset(t->dtrunk, 0, S * d * sizeof *t->dtrunk);
+    for (int k = 0; k < t->o.depths && t->depth[k].rows.S && train_is_aligned(t); k++)
+        train_layer_expand(t, &t->mtp[0].layer, &t->depth[k].rows, &t->depth[k].kept, &t->expanded[k]);
     for (int k = t->o.depths - 1; k >= 0; k--)
         if (t->depth[k].rows.S)
             t->o.heads ? train_parallel_back(t, k) : depth_back(t, k, sums);

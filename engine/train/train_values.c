@@ -39,7 +39,8 @@ static size_t widest_intermediate(const struct trainer *t)
     return widest;
 }
 
-static void carve_rows(struct carver *c, struct train_rows *x, const struct trainer *t)
+/* aligned: the rows of an aligned depth k */
+static void carve_rows(struct carver *c, struct train_rows *x, const struct trainer *t, int aligned, int k)
 {
     x->first = carve(c, t->most + 1, sizeof *x->first);
     x->tokens = carve(c, t->room, sizeof *x->tokens);
@@ -47,6 +48,17 @@ static void carve_rows(struct carver *c, struct train_rows *x, const struct trai
     x->cos_sin = floats(c, t->room * t->c->dims.r);
     x->places = carve(c, t->room, sizeof *x->places);
     x->seen = carve(c, t->room, sizeof *x->seen);
+    x->depth = aligned ? (size_t)k : 0;
+    x->tail_slots = aligned ? carve(c, t->room * x->depth, sizeof *x->tail_slots) : NULL;
+}
+
+static void carve_expanded(struct carver *c, struct expanded_rows *x, const struct trainer *t, size_t S)
+{
+    const struct dims *s = &t->c->dims;
+    x->kv = floats(c, S * s->H * (s->n + s->v));
+    x->k_rope = floats(c, S * s->r);
+    x->dkv = floats(c, S * s->H * (s->n + s->v));
+    x->dk_rope = floats(c, S * s->r);
 }
 
 static void carve_kept(struct carver *c, struct kept_values *x, const struct trainer *t, const struct train_layer *l)
@@ -70,7 +82,7 @@ static void carve_kept(struct carver *c, struct kept_values *x, const struct tra
 static void carve_depth(struct carver *c, struct train_depth *x, const struct trainer *t, int k)
 {
     size_t n = t->room * t->c->dims.d;
-    carve_rows(c, &x->rows, t);
+    carve_rows(c, &x->rows, t, train_is_aligned(t), k);
     carve_kept(c, &x->kept, t, &t->mtp[k % t->used].layer);
     x->taken = floats(c, n);
     x->y = floats(c, n);
@@ -85,7 +97,7 @@ static void carve_shared(struct carver *c, struct train_shared *x, const struct 
     size_t room = t->room, S = t->eagle ? 0 : room; /* an EAGLE head has values of its own */
     size_t d = s->d, H = s->H, E = config_has_layers(t->c, 1) || t->used ? s->E : 0, chosen = E ? s->chosen : 0;
     x->head_rows = min_size(room, max_size(16, LOGITS / s->V));
-    x->cache = carve(c, S, kv_row_bytes(&(struct kv_layout){.type = KV_F32, .latent = s->c, .rope = s->r}));
+    x->cache = carve(c, S * (train_is_aligned(t) ? (size_t)t->o.depths : 1), kv_row_bytes(&(struct kv_layout){.type = KV_F32, .latent = s->c, .rope = s->r}));
     x->slots = carve(c, room, sizeof *x->slots);
     x->normed = floats(c, S * d);
     x->delta = floats(c, S * d);
@@ -95,11 +107,8 @@ static void carve_shared(struct carver *c, struct train_shared *x, const struct 
     x->dq = floats(c, S * H * (s->n + s->r));
     x->latent = floats(c, S * s->c);
     x->dlatent = floats(c, S * s->c);
-    x->k_rope = floats(c, S * s->r);
-    x->dk_rope = floats(c, S * s->r);
     x->dkv_a = floats(c, S * (s->c + s->r));
-    x->kv = floats(c, S * H * (s->n + s->v));
-    x->dkv = floats(c, S * H * (s->n + s->v));
+    carve_expanded(c, &x->expanded, t, S);
     x->dheads = floats(c, S * H * s->v);
     x->dnormed = floats(c, S * d);
     x->product = floats(c, S * widest_intermediate(t));
@@ -121,13 +130,14 @@ static size_t layer_scratch(const struct trainer *t)
 {
     const struct dims *s = &t->c->dims;
     int threads = t->cx.most_threads;
+    size_t tail = train_is_aligned(t) ? (size_t)t->o.depths - 1 : 0; /* of the deepest rows */
     size_t S = t->room, d = s->d, wide = max_size(widest_intermediate(t), s->expert), heads = s->H * max_size(s->n + s->r, s->n + s->v);
     size_t widest = max_size(max_size(max_size(2 * d, heads), max_size(wide, s->E)), max_size(s->q, s->c + s->r));
-    struct attention forward = {.heads = s->H, .nope = s->n, .rope = s->r, .value = s->v, .latent = s->c, .cache = KV_F32};
-    struct back_attention back = {.heads = s->H, .nope = s->n, .rope = s->r, .value = s->v};
+    struct attention forward = {.heads = s->H, .nope = s->n, .rope = s->r, .value = s->v, .latent = s->c, .cache = KV_F32, .tail = tail};
+    struct back_attention back = {.heads = s->H, .nope = s->n, .rope = s->r, .value = s->v, .depth = tail};
     struct router router = {.experts = s->E, .groups = s->groups, .chosen = s->chosen};
     size_t bytes = max_size(op_linear_scratch(S, widest), op_back_linear_scratch(threads));
-    bytes = max_size(bytes, op_expanded_scratch(&forward, S, t->longest, threads));
+    bytes = max_size(bytes, op_expanded_scratch(&forward, S, t->longest + tail, threads));
     bytes = max_size(bytes, op_back_attention_scratch(&back, t->longest, threads));
     bytes = max_size(bytes, op_back_rmsnorm_scratch(S, widest, threads));
     bytes = max_size(bytes, op_back_mlp_scratch(S, wide, threads));
@@ -153,7 +163,7 @@ static void carve_all(struct carver *c, struct trainer *t)
 {
     size_t layers = t->layers ? t->c->dims.layers : 0, n = t->room * t->c->dims.d;
     t->angles = floats(c, (t->longest + (size_t)t->o.depths + 1) * t->c->dims.r);
-    carve_rows(c, &t->rows, t);
+    carve_rows(c, &t->rows, t, 0, -1);
     t->batch = carve(c, t->most, sizeof *t->batch);
     t->kept = carve(c, layers, sizeof *t->kept);
     t->depth = carve(c, (size_t)t->o.depths, sizeof *t->depth);
@@ -163,6 +173,10 @@ static void carve_all(struct carver *c, struct trainer *t)
         carve_kept(c, c->base ? &t->kept[l] : &nothing, t, &t->layers[l]);
     for (int k = 0; k < t->o.depths && !t->eagle; k++)
         carve_depth(c, c->base ? &t->depth[k] : &nowhere, t, k);
+    t->expanded = carve(c, (size_t)t->o.depths, sizeof *t->expanded);
+    struct expanded_rows nothing_expanded;
+    for (int k = 0; k < t->o.depths && train_is_aligned(t); k++)
+        carve_expanded(c, c->base ? &t->expanded[k] : &nothing_expanded, t, t->room);
     if (t->eagle)
         train_eagle_carve(c, t);
     t->last = floats(c, layers ? n : 0);

@@ -37,7 +37,7 @@ static int check_model(const struct model *m, const struct trainer_options *o, v
 }
 
 /* Returns how many modules are computed, if there are at least as many. */
-static int used_by(const struct trainer_options *o) { return o->loss && o->loss->chain == CHAIN_UNROLLED ? min_int(1, o->depths) : o->depths; }
+static int used_by(const struct trainer_options *o) { return o->loss && o->loss->chain != CHAIN_MODULES ? min_int(1, o->depths) : o->depths; }
 
 static int is_eagle(const struct trainer_options *o) { return o->part == TRAIN_EAGLE || o->part == TRAIN_EAGLE3; }
 
@@ -79,8 +79,8 @@ static int check_loss(const struct model *m, const struct loss *l, int eagle, vb
         sum += l->depth[k];
     if (!isfinite(sum))
         return vb_fail(err, VB_BAD_ARGUMENT, "a loss has a weight that is not finite");
-    if (l->chain == CHAIN_ALIGNED && !eagle)
-        return vb_fail(err, VB_UNSUPPORTED, "a loss wants aligned depths, which are not trained; wanted module k or module 0 at depth k");
+    if (l->chain == CHAIN_ALIGNED && !eagle && m->config.conventions.value[CHAIN_MODULE])
+        return vb_fail(err, VB_BAD_ARGUMENT, "chain-module=step is not computed with aligned depths, wanted first");
     if (l->terms.top != 0 && (l->terms.top_tokens < 1 || (size_t)l->terms.top_tokens > V))
         return vb_fail(err, VB_BAD_ARGUMENT, "a loss of the top %d tokens, wanted 1 to %zu", l->terms.top_tokens, V);
     return VB_OK;

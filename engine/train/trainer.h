@@ -64,7 +64,7 @@ struct trainer_options {
     uint64_t seed;       /* of new weights (trainer_initial) */
     double mtp_loss_scaling_factor;
     /* NULL: Megatron's loss, with the numbers above. Else this loss (docs/TRAINING.md): its number of depths is D, and mtp_loss_scaling_factor is
-     * not read. Aligned depths are not possible */
+     * not read */
     const struct loss *loss;
     const struct trainer_eagle *eagle; /* TRAIN_EAGLE, TRAIN_EAGLE3: the head; `depths` counts its passes. Not read after trainer_open */
     struct adamw adamw;  /* lr is not used: each step has its own */

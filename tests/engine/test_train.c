@@ -178,30 +178,35 @@ TEST(gradients_of_small_models_are_those_of_the_reference)
     }
 }
 
-/* Published losses; in those of aligned depths, depth k is computed by module k instead. */
 static void check_published(const char *dir, const char *name, const char *conventions, enum trained_part part, const char *loss_name, int depths)
 {
     struct loss loss;
     char what[80];
     OK(loss_named(&loss, loss_name, depths, -1, &err));
-    loss.chain = loss.chain == CHAIN_ALIGNED ? CHAIN_MODULES : loss.chain;
     snprintf(what, sizeof what, "%s, %s", name, loss_name);
     check_loss(dir, what, conventions, part, depths, &loss);
 }
 
 TEST(gradients_of_published_losses_are_those_of_the_reference)
 {
-    char dir[64];
+    char dir[64], one[64];
     struct loss mixture;
     check_published("golden/tiny/v3-mtp3", "v3-mtp3", NULL, TRAIN_MODULES, "fastmtp", 3);
-    check_published("golden/tiny/v3-mtp3", "v3-mtp3", NULL, TRAIN_MODULES, "hass", 2);
+    check_published("golden/tiny/v3-mtp3", "v3-mtp3", NULL, TRAIN_MODULES, "hass", 3);
+    check_published("golden/tiny/v3", "v3", "draft-position=token", TRAIN_MODULES, "hass", 1);
     check_published("golden/tiny/v3", "v3", NULL, TRAIN_MODEL, "sum", 2);
-    check_published("golden/tiny/glm", "glm", "main-hidden=pre-norm", TRAIN_MODULES, "eagle3", 2);
+    check_published("golden/tiny/glm", "glm", "main-hidden=pre-norm", TRAIN_MODULES, "eagle3", 4);
     small_checkpoint(dir, &small_checkpoints[0]);
     OK(loss_named(&mixture, "megatron", 3, 0.3, &err));
     mixture.terms = (struct loss_terms){.data = 0.5, .soft = 0.25, .top = 0.5, .features = 2, .top_tokens = 3};
     check_loss(dir, "mixture", "main-hidden=pre-norm,draft-hidden=pre-norm", TRAIN_MODEL, 3, &mixture);
     check_loss(dir, "mixture", NULL, TRAIN_MODEL, 3, &mixture);
+    mixture.chain = CHAIN_ALIGNED;
+    check_loss(dir, "aligned mixture", NULL, TRAIN_MODULES, 3, &mixture);
+    small_checkpoint(one, &small_checkpoints[4]); /* with one module */
+    check_step(one, "aligned mixture", "draft-position=token,draft-hidden=pre-norm", TRAIN_MODEL, 3, &mixture, MASKED);
+    remove_dir(one);
+    mixture.chain = CHAIN_MODULES;
     mixture.detached = 1;
     check_loss(dir, "detached mixture", "draft-hidden=pre-norm", TRAIN_MODEL, 3, &mixture);
     mixture.detached = 0;
@@ -304,6 +309,101 @@ TEST(heads_have_the_bits_of_a_session_with_expanded_prefill)
     }
 }
 
+/* A row of module 0 after `have` rows of its cache, as mtp-eagle computes it, but with attention in the expanded form. */
+static struct row chain_row(const vb_model *m, struct kvcache *cache, size_t have, size_t ahead, int32_t token)
+{
+    int shift = m->config.conventions.value[DRAFT_POSITION] ? (int)ahead : 0;
+    return (struct row){.cache = cache, .token = token, .index = (int32_t)have, .position = (int32_t)have + shift, .slot = kvcache_append(cache), .expanded = 1};
+}
+
+/* Draft k after row i: rows 0..i read the target's rows, k more rows the output of the row before. The result is the logits of the last. */
+static void chain_logits(const vb_model *m, struct workspace *w, struct kvcache *cache, const int32_t *tokens, const float *hidden, size_t i, size_t k, float *z)
+{
+    size_t d = m->config.dims.d;
+    struct row rows[64];
+    float g[64 * 64], next[64 * 64], h[64];
+    assert_true(i < 64 && d <= 64);
+    kvcache_truncate(cache, 0);
+    for (size_t j = 0; j <= i; j++)
+        rows[j] = chain_row(m, cache, j, 1, tokens[j + 1]);
+    forward_mtp(w, &m->mtp[0], 0, rows, hidden, g, next, i + 1);
+    memcpy(h, next + i * d, d * sizeof *h);
+    memmove(g, g + i * d, d * sizeof *g);
+    for (size_t step = 1; step <= k; step++) {
+        rows[0] = chain_row(m, cache, i + step, 1, tokens[i + step + 1]);
+        forward_mtp(w, &m->mtp[0], 0, rows, h, g, h, 1);
+    }
+    forward_head(w, &m->mtp[0].head, z, g, 1);
+}
+
+struct hidden_rows {
+    float *rows;
+    size_t d;
+};
+
+static int keep_hidden(void *context, int depth, size_t index, const float *logits, const float *hidden)
+{
+    struct hidden_rows *x = context;
+    (void)logits;
+    if (depth < 0)
+        memcpy(x->rows + index * x->d, hidden, x->d * sizeof *hidden);
+    return 0;
+}
+
+/* The mean cross entropy of draft k after each row of a text. */
+static double loss_of_chain(const vb_model *m, const int32_t *tokens, size_t n, size_t k)
+{
+    size_t V = m->config.dims.V, count = n - k - 2;
+    struct hidden_rows hidden = {calloc(n * m->config.dims.d, sizeof(float)), m->config.dims.d};
+    float *z = calloc(count * V, sizeof *z);
+    struct workspace w;
+    struct kvcache cache;
+    double loss = 0;
+    vb_session *s = open_session(m, &(vb_session_options){.prefill = "expanded", .threads = 1}, tokens, n);
+    OK(vb_evaluate(s, 0, keep_hidden, &hidden, &err));
+    vb_session_close(s);
+    OK(workspace_open(&w, m, kernels_select("best", NULL), 1, n, 1, n, 1, &err));
+    OK(kvcache_open(&cache, 1, n + k, model_mtp_cache_layout(&m->config), NULL, &err));
+    for (size_t i = 0; i < count; i++)
+        chain_logits(m, &w, &cache, tokens, hidden.rows, i, k, z + i * V);
+    struct op_ctx cx = {.k = kernels_select("best", NULL), .threads = 1, .most_threads = 1};
+    cx.scratch_size = op_cross_entropy_scratch(count, V, 1);
+    cx.scratch = aligned_alloc(64, cx.scratch_size);
+    op_cross_entropy(&cx, &loss, z, z, tokens + k + 2, 1.0f, count, V);
+    kvcache_close(&cache, NULL);
+    workspace_close(&w);
+    free(cx.scratch);
+    free(z);
+    free(hidden.rows);
+    return loss / (double)count;
+}
+
+TEST(aligned_depths_have_the_bits_of_a_chain_of_drafts)
+{
+    static const struct {
+        const char *dir, *conventions;
+    } cases[] = {{"golden/tiny/v3-mtp3", NULL}, {"golden/tiny/v3", "draft-hidden=pre-norm,draft-position=token"}, {"golden/tiny/glm", NULL}};
+    for (size_t c = 0; c < COUNT(cases); c++) {
+        struct training_step s;
+        struct training_losses losses;
+        struct loss loss;
+        vb_model *m = training_model(cases[c].dir, cases[c].conventions);
+        training_step(&s, m, TRAIN_MODULES, 4);
+        OK(loss_named(&loss, "eagle3", 4, -1, &err));
+        loss.terms = (struct loss_terms){.data = 1};
+        s.options.loss = &loss;
+        struct trainer *t = training_open(m, &s);
+        OK(trainer_losses(t, &s.list[0], 1, &losses, &err));
+        for (size_t k = 0; k < 4; k++) {
+            double want = loss_of_chain(m, s.list[0].tokens, s.list[0].count, k);
+            if (losses.by_depth[k] != want)
+                fail_msg("%s: the loss of depth %zu is %.17g, that of drafts %.17g", cases[c].dir, k, losses.by_depth[k], want);
+        }
+        trainer_close(t);
+        vb_model_close(m);
+    }
+}
+
 /* -- steps of another trainer -------------------------------------------------------------------------------------- */
 
 static double option(json_t *golden, const char *name) { return json_number_value(json_object_get(json_object_get(golden, "options"), name)); }
@@ -383,6 +483,7 @@ int main(void)
         cmocka_unit_test(steps_are_those_of_pytorch),
         cmocka_unit_test(the_forward_pass_has_the_bits_of_a_session_with_expanded_prefill),
         cmocka_unit_test(heads_have_the_bits_of_a_session_with_expanded_prefill),
+        cmocka_unit_test(aligned_depths_have_the_bits_of_a_chain_of_drafts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -101,6 +101,9 @@ TEST(steps_have_the_same_bits_for_all_threads_micro_batches_and_instruction_sets
     loss.main = loss.terms.data = 0.5;
     check_bits("golden/tiny/v3-mtp3", TRAIN_MODEL, 3, 0, ENDS_OWN, &loss);
     check_bits("golden/tiny/glm", TRAIN_MODULES, 3, 0, ENDS_STORED, &loss);
+    loss.chain = CHAIN_ALIGNED;
+    check_bits("golden/tiny/glm", TRAIN_MODULES, 3, 0, ENDS_STORED, &loss);
+    check_bits("golden/tiny/v3", TRAIN_MODEL, 3, 0, ENDS_SHARED, &loss);
     small_checkpoint(dir, &small_checkpoints[1]); /* tied embeddings, which new modules use too */
     check_bits(dir, TRAIN_MODEL, 2, 2, ENDS_SHARED, NULL);
     remove_dir(dir);
@@ -447,9 +450,9 @@ TEST(what_cannot_be_trained_is_refused_in_one_sentence)
     OK(loss_named(&loss, "hass", 1, -1, &err));
     o = s.options;
     o.loss = &loss;
-    refuse(v3, &o, VB_UNSUPPORTED, "a loss wants aligned depths, which are not trained; wanted module k or module 0 at depth k");
-    loss.chain = CHAIN_UNROLLED;
     o.modules = 2;
+    refuse(v3, &o, VB_BAD_ARGUMENT, "2 MTP modules, of which some are new, and 1 depths, which train no others than the first 1");
+    loss.chain = CHAIN_UNROLLED;
     refuse(v3, &o, VB_BAD_ARGUMENT, "2 MTP modules, of which some are new, and 1 depths, which train no others than the first 1");
     o.modules = 0;
     loss.terms.top_tokens = 0;
@@ -462,6 +465,12 @@ TEST(what_cannot_be_trained_is_refused_in_one_sentence)
     m = training_model("golden/gguf/quantised.gguf", NULL);
     o = s.options, o.depths = 0;
     refuse(m, &o, VB_UNSUPPORTED, "W_UK and W_UV of model.layers.0.self_attn are two tensors, and training wants one tensor kv_b_proj");
+    vb_model_close(m);
+    m = training_model("golden/tiny/v3", "chain-module=step");
+    o = s.options, o.loss = &loss;
+    loss.chain = CHAIN_ALIGNED;
+    loss.depth[0] = loss.terms.top_tokens = 1;
+    refuse(m, &o, VB_BAD_ARGUMENT, "chain-module=step is not computed with aligned depths, wanted first");
     vb_model_close(m);
     m = training_model("golden/tiny/v3", "first-row=phantom");
     refuse(m, &s.options, VB_BAD_ARGUMENT, "first-row=phantom has no backward pass, wanted none");

@@ -340,6 +340,40 @@ TEST(attention_of_a_prompt_equals_that_of_each_query_alone)
 }
 
 /* as branches of a tree of drafts do */
+/* A query with a tail is a query whose timeline has the tail's tokens at its end. */
+static void check_tails(size_t tail, uint64_t *seed)
+{
+    static const size_t lengths[] = {1, 2, 15, 17, 253, 254, 255, 256, 257, 300, 301, 511, 512, 513, 514};
+    struct problem p = random_problem(shapes[0], WEIGHT_BF16, COUNT(lengths), lengths, COUNT(lengths), seed), whole;
+    int32_t *slots = guarded(p.S * tail * sizeof *slots);
+    for (size_t s = 0; s < p.S * tail; s++)
+        slots[s] = (int32_t)(2 + random_below(seed, LONGEST));
+    p.context += tail;
+    whole = p;
+    whole.seen = guarded(p.S * sizeof *whole.seen);
+    for (size_t s = 0; s < p.S; s++) {
+        int32_t *all = guarded(LONGEST * sizeof *all);
+        memcpy(all, p.seen[s].slots, p.seen[s].length * sizeof *all);
+        memcpy(all + p.seen[s].length, slots + s * tail, tail * sizeof *all);
+        whole.seen[s] = (struct timeline){p.seen[s].rows, all, p.seen[s].length + tail};
+    }
+    size_t N = p.a.heads * p.a.value;
+    float *want = contract(&whole);
+    p.a.tail = tail;
+    p.a.tail_slots = slots;
+    FOR_EACH_TABLE(k)
+        for (int threads = 1; threads <= 3; threads++)
+            check_same_bits(run(k, threads, &p), N, want, N, p.S, N);
+    release_all(NULL);
+}
+
+TEST(tails_are_the_last_tokens_of_their_queries)
+{
+    uint64_t seed = 21;
+    for (size_t tail = 1; expanded && tail <= 4; tail += 3)
+        check_tails(tail, &seed);
+}
+
 TEST(attention_of_timelines_that_share_rows_equals_that_of_copies)
 {
     uint64_t seed = 5;
@@ -478,6 +512,7 @@ int main(void)
         ALL(attention_does_not_depend_on_the_slots_of_a_timeline),
         T(attention_of_more_queries_than_keep_their_blocks_equals_that_of_each_alone),
         T(attention_of_a_prompt_equals_that_of_each_query_alone),
+        T(tails_are_the_last_tokens_of_their_queries),
         ALL(attention_of_timelines_that_share_rows_equals_that_of_copies),
         ALL(attention_ignores_what_stands_behind_its_timeline),
         ALL(attention_gives_nan_to_the_query_that_sees_one_and_to_no_other),

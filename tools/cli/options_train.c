@@ -56,8 +56,8 @@ const struct option options_to_train[] = {
      "Let a new EAGLE-3 head draft only the N most frequent tokens of --data; of tokens that are equally frequent, those with the lowest ids (default: "
      "32000, or all tokens if there are fewer)."},
     {"--loss", NULL, "NAME", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(loss), 0, 0,
-     "Train a published loss: megatron, fastmtp, sum or eagle, and for EAGLE heads also hass and eagle3 (docs/TRAINING.md has the formulas; default "
-     "megatron; for parallel heads sum; for EAGLE heads eagle or eagle3, as --part says)."},
+     "Train a published loss: megatron, fastmtp, sum, eagle, eagle3 or hass (docs/TRAINING.md has the formulas; default megatron; for parallel heads sum; "
+     "for EAGLE heads eagle or eagle3, as --part says)."},
     {"--mtp-loss-scaling-factor", NULL, "F", TRAIN_OPTIONS, TAKES_TRAIN, DOUBLE_VALUE, TRAIN(mtp_loss_scaling_factor), 0, 0,
      "The factor of the loss. For megatron, the loss is main + F * mean(MTP losses of all depths) (default: the published factor; for megatron 0.1)."},
     {"--soft-targets", NULL, "W", TRAIN_OPTIONS, TAKES_TRAIN, DOUBLE_VALUE, TRAIN(soft_targets), 0, 0,
