@@ -9,8 +9,8 @@
 
 #define FEW_TOKENS 12    /* up to here a tile's weights stay in L1 while all tokens pass */
 #define L2_ROWS 128      /* rows x DOT_BLOCK weights that stay in L2 while many tokens pass */
-#define DECODED_ROWS 32  /* rows of decoded weights: 128 KB */
-#define PANEL_TOKENS 252 /* tokens that share one decoded panel and stay in L2: a multiple of TILE_TOKENS */
+#define DECODED_ROWS 32  /* rows of decoded weights: 128 KB; more of them if they are shorter than a block */
+#define PANEL_TOKENS 252 /* tokens that share one decoded panel and stay in L2: a multiple of TILE_TOKENS; more of shorter ones */
 #define PREFETCH 512     /* bytes ahead in a stream of weights */
 #define TILES_AT_ONCE 16 /* whose weights stay in L2 while a few tokens pass tile by tile */
 #define PIECES 8         /* of the tiles that many tokens pass; the next tokens are prefetched between them */
@@ -18,7 +18,7 @@
 
 /* The memory that a caller gives (KERNEL_SCRATCH). */
 struct work {
-    float panel[DECODED_ROWS][DOT_BLOCK]; /* rows decoded and packed */
+    float panel[DECODED_ROWS * DOT_BLOCK]; /* rows decoded and packed, panel_pitch apart */
     float copy[TILE_TOKENS][DOT_BLOCK];   /* the tokens of a tile, where they cannot be read in place */
     float tail[FEW_TOKENS][DOT_BLOCK];    /* x's last block, where it is cut short */
     float wide[WIDE_FLOATS];              /* narrow vectors, widened */
@@ -254,15 +254,18 @@ static size_t prefetch_distance(const struct product *p, const struct tiles *row
     return p->v->parts_from && T >= p->v->parts_from ? min_size(row_bytes, DOT_BLOCK * size) : PREFETCH;
 }
 
+/* floats from a row of a panel to the next: no more than a block of K needs, so that short rows stay in L1 */
+static size_t panel_pitch(const struct weight_view *w) { return packed_length(min_size(w->cols, DOT_BLOCK)); }
+
 /* Those rows times tokens t0..t1, over the whole of K. A panel holds the rows decoded, tile by tile. */
 static void multiply_rows(const struct product *p, const struct tiles *rows, size_t t0, size_t t1)
 {
     const struct weight_view *w = p->w;
-    float (*panel)[DOT_BLOCK] = p->work->panel;
+    float *panel = p->work->panel;
     struct tile tile = {.source = p->decoded || w->packed ? FROM_PACKED : w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32,
                         .ldy = p->ldy, .y_row = rows->apart, .y_next = rows->next};
-    size_t row_bytes = w->stride * weight_size(w->type);
-    tile.w_next = p->decoded ? TILE_ROWS * sizeof panel[0] : rows->next * row_bytes;
+    size_t row_bytes = w->stride * weight_size(w->type), pitch = panel_pitch(w);
+    tile.w_next = p->decoded ? TILE_ROWS * pitch * sizeof *panel : rows->next * row_bytes;
 
     for (size_t k = 0; k < w->cols; k += DOT_BLOCK) {
         size_t length = min_size(w->cols - k, DOT_BLOCK);
@@ -270,9 +273,9 @@ static void multiply_rows(const struct product *p, const struct tiles *rows, siz
         tile.first = k == 0;
         for (size_t i = 0; p->decoded && i < rows->tiles; i++)
             for (size_t r = 0; r < rows->count; r++)
-                tiled_decode(p->v, panel[i * TILE_ROWS + r], w, rows->n + i * rows->next + r * rows->apart, k, length, 1);
+                tiled_decode(p->v, panel + (i * TILE_ROWS + r) * pitch, w, rows->n + i * rows->next + r * rows->apart, k, length, 1);
         for (size_t r = 0; r < rows->count; r++)
-            tile.w[r] = p->decoded ? (const void *)panel[r] : weight_at(w, rows->n + r * rows->apart, k);
+            tile.w[r] = p->decoded ? (const void *)(panel + r * pitch) : weight_at(w, rows->n + r * rows->apart, k);
         for (size_t t = t0, T; t < t1; t += T) {
             T = next_tokens(p->v, t1 - t);
             tile.prefetch = prefetch_distance(p, rows, T);
@@ -324,7 +327,8 @@ static void multiply(struct product *p, size_t n0, size_t n1, size_t T)
         }
         multiply_streams(p, n0, n1, T);
     } else {
-        size_t rows = p->decoded ? DECODED_ROWS : L2_ROWS, tokens = p->decoded ? PANEL_TOKENS : T;
+        size_t pitch = panel_pitch(w), rows = p->decoded ? DECODED_ROWS * DOT_BLOCK / pitch / TILE_ROWS * TILE_ROWS : L2_ROWS;
+        size_t tokens = p->decoded ? PANEL_TOKENS * DOT_BLOCK / pitch / TILE_TOKENS * TILE_TOKENS : T;
         for (size_t t = 0; t < T; t += tokens)
             for (size_t n = n0; n < n1; n += rows)
                 multiply_block(p, n, min_size(rows, n1 - n), t, min_size(T, t + tokens));

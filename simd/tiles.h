@@ -147,9 +147,12 @@ ALWAYS_INLINE void put_tile(const struct tile *p, size_t i, int T, float (*sums)
     float *y = p->y + i * p->y_next;
     UNROLL
     for (int t = 0; t < T; t++, y += p->ldy)
-        UNROLL
-        for (int r = 0; r < TILE_ROWS; r++)
-            put_sum(y + (size_t)r * p->y_row, sums[t][r], p->first);
+        if (p->first && p->y_row == 1)
+            memcpy(y, sums[t], sizeof sums[t]);
+        else
+            UNROLL
+            for (int r = 0; r < TILE_ROWS; r++)
+                put_sum(y + (size_t)r * p->y_row, sums[t][r], p->first);
 }
 
 /* Kernel `narrow`: rounds K packed numbers to BF16 in natural order. Two neighbouring BF16 numbers form a 32-bit word:
