@@ -22,6 +22,11 @@ static void fma_rows_onto(float *y, size_t ldy, const struct weight_view *w, siz
     tiled_fma_rows(avx2_loops(), y, ldy, w, c0, c1, x, ldx, T, scratch, 1);
 }
 
+static void fma_outer(float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T, void *scratch)
+{
+    tiled_fma_outer(avx2_loops(), y, ldy, w, x, ldx, T, scratch);
+}
+
 static void matmul_bf16(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
                         size_t ldx, size_t T, void *scratch)
 {
@@ -118,7 +123,7 @@ const struct kernels kernels_avx2 = {
     .matmul = {matmul, matmul, matmul, matmul, matmul, matmul, matmul},
     .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows},
     .fma_rows_onto = {fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto},
-    .fma_rows_cache_q8 = fma_rows,
+    .fma_rows_cache_q8 = fma_rows, .fma_outer = fma_outer,
     .matmul_bf16 = matmul_bf16,
     .matmul_quantised = avx2_matmul_quantised,
     .index_scores = avx2_index_scores,

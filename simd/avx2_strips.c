@@ -16,7 +16,7 @@ ALWAYS_INLINE void columns_of(enum tile_source source, int T, int V, const struc
         UNROLL
         for (int i = 0; i < V; i++)
             a[t][i] = s->first ? _mm256_setzero_ps() : _mm256_loadu_ps(y + (size_t)t * ldy + i * 8);
-    for (size_t n = s->rows, ldx = s->ldx; n; n--, w += pitch, x++, x3++, ahead += ahead_step) {
+    for (size_t n = s->rows, ldx = s->ldx, step = s->step; n; n--, w += pitch, x += step, x3 += step, ahead += ahead_step) {
         __m256 h[STRIP / 8];
         UNROLL
         for (int i = 0; i < V; i++) {

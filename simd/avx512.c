@@ -23,6 +23,11 @@ static void fma_rows_onto(float *y, size_t ldy, const struct weight_view *w, siz
     tiled_fma_rows(&loops_avx512, y, ldy, w, c0, c1, x, ldx, T, scratch, 1);
 }
 
+static void fma_outer(float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T, void *scratch)
+{
+    tiled_fma_outer(&loops_avx512, y, ldy, w, x, ldx, T, scratch);
+}
+
 static void matmul_bf16(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
                         size_t ldx, size_t T, void *scratch)
 {
@@ -97,7 +102,7 @@ static void silu_mul(float *y, const float *g, const float *u, size_t n)
     {                                                                                                                  \
         .name = "avx512", .variant = that_variant, .matmul = {matmul, matmul, matmul, matmul, matmul, matmul, matmul},                         \
         .fma_rows_onto = {fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto}, \
-        .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows}, .fma_rows_cache_q8 = fma_rows,                           \
+        .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows}, .fma_rows_cache_q8 = fma_rows, .fma_outer = fma_outer,                           \
         .matmul_bf16 = product_of_bf16,                          \
         .learns_magnitudes = product_of_bf16 != matmul_bf16, .matmul_quantised = product_of_quantised, .index_scores = scores_of_index, .dot = dot,     \
         .pack = pack, .narrow = narrow, .quantise = avx2_quantise,                                                     \

@@ -5,15 +5,16 @@
 ALWAYS_INLINE void strip_of(enum tile_source source, int T, int V, const struct strip *s)
 {
     const char *w = s->w, *ahead = s->ahead;
-    const size_t pitch = s->pitch, prefetch = s->prefetch, ahead_step = s->ahead_step, ldx = s->ldx;
-    const float *x = s->x;
+    const size_t pitch = s->pitch, prefetch = s->prefetch, ahead_step = s->ahead_step, ldx = s->ldx, step = s->step;
+    const float *x = s->x, *x3 = x + 3 * ldx; /* so that few registers hold addresses */
     __m512 a[TILE_TOKENS][STRIP / 16];
     UNROLL
     for (int t = 0; t < T; t++)
         UNROLL
         for (int i = 0; i < V; i++)
             a[t][i] = s->first ? _mm512_setzero_ps() : _mm512_loadu_ps(s->y + (size_t)t * s->ldy + i * 16);
-    for (size_t n = 0, rows = s->rows; n < rows; n++, w += pitch, ahead += ahead_step) {
+    opaque(x3);
+    for (size_t n = s->rows; n; n--, w += pitch, x += step, x3 += step, ahead += ahead_step) {
         __m512 h[STRIP / 16];
         UNROLL
         for (int i = 0; i < V; i++) {
@@ -25,7 +26,7 @@ ALWAYS_INLINE void strip_of(enum tile_source source, int T, int V, const struct 
         _mm_prefetch(ahead, _MM_HINT_T1);
         UNROLL
         for (int t = 0; t < T; t++) {
-            __m512 u = _mm512_set1_ps(x[(size_t)t * ldx + n]);
+            __m512 u = _mm512_set1_ps(t < 3 ? x[(size_t)t * ldx] : x3[(size_t)(t - 3) * ldx]);
             in_register(u);
             UNROLL
             for (int i = 0; i < V; i++)

@@ -25,7 +25,7 @@
  * have no effect.
  *
  * Rule 4 defines fma_rows: y[c] starts at +0, and y[c] = fma(x[n], w[n,c], y[c]) for n ascending. Each c has one sum.
- * fma_rows_onto continues the sums that y holds. Gradients are such sums (ops/backward/backward.h).
+ * fma_rows_onto and fma_outer continue the sums that y holds. Gradients are such sums (ops/backward/backward.h).
  *
  * Weights are converted to f32 first. F32, F16 and BF16 are exact; F8_E4M3 is fl32(e4m3(code) * scale), and I8 is
  * fl32(code * scale), with one rounding; I4 is fl32((code - 8) * scale), which is exact unless it overflows. struct weight_view defines F4.
@@ -207,6 +207,10 @@ struct kernels {
     /* Does what fma_rows does, except that each sum starts at the number that y holds. If w->rows is 0, y does not change. */
     void (*fma_rows_onto[WEIGHT_TYPES])(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1,
                                         const float *x, size_t ldx, size_t T, void *scratch);
+
+    /* y[t*ldy + c] += sum_n x[n*ldx + t] * w[n, c]   for all columns c of w, t in [0, T), n over w->rows
+     * Does what fma_rows_onto does, for F32 weights, but row n of x has the factors of row n of w: so y becomes y + x^T w. */
+    void (*fma_outer)(float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T, void *scratch);
 
     /* Does what fma_rows does, for weights of type CACHE_Q8. Each weight is first decoded to fl32(d * q). */
     void (*fma_rows_cache_q8)(float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1,

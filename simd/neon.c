@@ -22,6 +22,11 @@ static void fma_rows_onto(float *y, size_t ldy, const struct weight_view *w, siz
     tiled_fma_rows(&loops_neon, y, ldy, w, c0, c1, x, ldx, T, scratch, 1);
 }
 
+static void fma_outer(float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T, void *scratch)
+{
+    tiled_fma_outer(&loops_neon, y, ldy, w, x, ldx, T, scratch);
+}
+
 static void matmul_bf16(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
                         size_t ldx, size_t T, void *scratch)
 {
@@ -122,7 +127,7 @@ static void silu_mul(float *y, const float *g, const float *u, size_t n)
     {                                                                                                                  \
         .name = "neon", .variant = that_variant, .matmul = {matmul, matmul, matmul, matmul, matmul, matmul, matmul},                           \
         .fma_rows_onto = {fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto}, \
-        .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows}, .fma_rows_cache_q8 = fma_rows,                           \
+        .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows}, .fma_rows_cache_q8 = fma_rows, .fma_outer = fma_outer,                           \
         .matmul_bf16 = matmul_bf16,                              \
         .matmul_quantised = product_of_quantised, .index_scores = neon_index_scores, .dot = dot, .pack = pack, .narrow = narrow, .quantise = quantise,    \
         .count_from = count_from, .axpy = axpy, .scale = scale, .divide = divide, .softmax_block = softmax_block,        \

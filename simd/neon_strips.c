@@ -15,7 +15,8 @@ ALWAYS_INLINE void strip_of(enum tile_source source, int T, const struct strip *
             for (int i = 0; i < VECTORS; i++)
                 a[t][i] = s->first ? vdupq_n_f32(0.0f) : vld1q_f32(s->y + (size_t)t * ldy + c + i * 4);
         const char *row = (const char *)s->w + c * size;
-        for (size_t n = 0; n < s->rows; n++, row += s->pitch, ahead += ahead_step) {
+        const float *x = s->x;
+        for (size_t n = 0; n < s->rows; n++, row += s->pitch, x += s->step, ahead += ahead_step) {
             float32x4_t h[VECTORS];
             UNROLL
             for (int i = 0; i < VECTORS; i++)
@@ -26,7 +27,7 @@ ALWAYS_INLINE void strip_of(enum tile_source source, int T, const struct strip *
             __builtin_prefetch(ahead, 0, 2);
             UNROLL
             for (int t = 0; t < T; t++) {
-                float32x4_t u = vdupq_n_f32(s->x[(size_t)t * ldx + n]);
+                float32x4_t u = vdupq_n_f32(x[(size_t)t * ldx]);
                 UNROLL
                 for (int i = 0; i < VECTORS; i++)
                     a[t][i] = vfmaq_f32(a[t][i], u, h[i]);

@@ -125,6 +125,16 @@ static void fma_rows(float *y, size_t ldy, const struct weight_view *w, size_t c
     fma_rows_onto(y, ldy, w, c0, c1, x, ldx, T, scratch);
 }
 
+static void fma_outer(float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T, void *scratch)
+{
+    (void)scratch;
+    const float *row = w->data;
+    for (size_t n = 0; n < w->rows; n++, row += w->stride, x += ldx)
+        for (size_t t = 0; t < T; t++)
+            for (size_t c = 0; c < w->cols; c++)
+                y[t * ldy + c] = fmaf(x[t], row[c], y[t * ldy + c]);
+}
+
 static void pack(float *packed, const float *x, size_t K)
 {
     for (size_t k = 0; k < packed_length(K); k += DOT_CHUNK)
@@ -253,6 +263,7 @@ const struct kernels kernels_scalar = {
     .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows},
     .fma_rows_onto = {fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto},
     .fma_rows_cache_q8 = fma_rows,
+    .fma_outer = fma_outer,
     .matmul_bf16 = matmul_bf16,
     .matmul_quantised = matmul_quantised,
     .index_scores = index_scores,

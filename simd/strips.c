@@ -1,4 +1,4 @@
-/* simd/strips.c -- how the columns of kernel fma_rows are cut into strips, once for all vector instruction sets.
+/* simd/strips.c -- how the columns of the kernels fma_rows, fma_rows_onto and fma_outer are cut into strips, once for all vector instruction sets.
  *
  * As in tiles.c, no choice made here can reach the bits: each column has one sum, which is computed row by row. */
 #include "simd/quantised.h"
@@ -15,8 +15,8 @@ _Static_assert(sizeof(struct strip_work) <= KERNEL_SCRATCH, "kernels.h promises 
 
 /* One strip of some rows for T tokens, `s` without the tokens' fields. If fewer columns than those of a strip are left,
  * it is computed in work->cut. */
-static void strip_of_tokens(const struct vector_loops *v, struct strip s, float *y, size_t ldy, size_t count, const float *x, size_t ldx,
-                            size_t T, struct strip_work *work, struct weight_ahead *ahead)
+static void strip_of_tokens(const struct vector_loops *v, struct strip s, float *y, size_t ldy, size_t count, const float *x, size_t T,
+                            struct strip_work *work, struct weight_ahead *ahead)
 {
     int whole = count == s.columns;
     for (size_t t = 0, tokens, tiles; t < T; t += tokens, s.prefetch = 0) {
@@ -27,8 +27,7 @@ static void strip_of_tokens(const struct vector_loops *v, struct strip s, float 
             memcpy(work->cut[i], to + i * ldy, count * sizeof *y);
         s.y = whole ? to : work->cut[0];
         s.ldy = whole ? ldy : HALF_STRIP;
-        s.x = x + t * ldx;
-        s.ldx = ldx;
+        s.x = x + t * s.ldx;
         s.ahead = take_ahead(ahead, s.w, s.rows, &s.ahead_step);
         v->strip(tokens, &s);
         for (size_t i = 0; !whole && i < tokens; i++)
@@ -52,8 +51,9 @@ static void decode_strip(const struct vector_loops *v, float (*decoded)[STRIP], 
     }
 }
 
-void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0,
-                    size_t c1, const float *x, size_t ldx, size_t T, void *scratch, int onto)
+/* x[t * ldx + n * step]: the factor of token t and row n */
+static void fma_strips(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1, const float *x,
+                       size_t ldx, size_t step, size_t T, void *scratch, int onto)
 {
     struct strip_work *work = scratch;
     int stored = w->type == WEIGHT_BF16 || w->type == WEIGHT_F32, side_by_side = T <= v->strip_tokens && c1 - c0 > 2 * STRIP;
@@ -69,10 +69,22 @@ void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const st
             int direct = stored && count == width;
             struct strip s = {.source = direct && w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32, .columns = width, .first = !onto && n == 0,
                               .rows = min_size(w->rows - n, rows), .w = direct ? (const void *)weight_at(w, n, c) : work->decoded,
-                              .pitch = direct ? pitch : sizeof work->decoded[0],
+                              .pitch = direct ? pitch : sizeof work->decoded[0], .ldx = ldx, .step = step,
                               .prefetch = !direct ? 0 : side_by_side ? rows * pitch : AHEAD * pitch};
             if (!direct)
                 decode_strip(v, work->decoded, w, n, s.rows, c, count, width);
-            strip_of_tokens(v, s, y + c, ldy, count, x + n, ldx, T, work, w->ahead);
+            strip_of_tokens(v, s, y + c, ldy, count, x + n * step, T, work, w->ahead);
         }
+}
+
+void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0,
+                    size_t c1, const float *x, size_t ldx, size_t T, void *scratch, int onto)
+{
+    fma_strips(v, y, ldy, w, c0, c1, x, ldx, 1, T, scratch, onto);
+}
+
+void tiled_fma_outer(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T,
+                     void *scratch)
+{
+    fma_strips(v, y, ldy, w, 0, w->cols, x, 1, ldx, T, scratch, 1);
 }

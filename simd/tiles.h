@@ -2,7 +2,7 @@
  *
  * A tile multiplies TILE_ROWS rows of the matrix by a few tokens, over one block of K (DOT_BLOCK columns). Each pair of
  * a row and a token has its own sixteen sums, and all of them are in registers. A strip is STRIP or HALF_STRIP columns
- * of the result of the kernel fma_rows. Each instruction set supplies a tile function, a strip function and a decoder (struct
+ * of the result of the kernels fma_rows, fma_rows_onto and fma_outer. Each instruction set supplies a tile function, a strip function and a decoder (struct
  * vector_loops). tiles.c cuts matrices into tiles, and strips.c into strips.
  *
  * Tile functions handle whole chunks only, and strip functions whole strips only. If K ends inside a chunk, or if
@@ -48,9 +48,9 @@ struct strip {
     int first;                /* nonzero: every y starts at +0 */
     size_t columns, rows, pitch; /* pitch: bytes from a row of the matrix to the next */
     const void *w;
-    const float *x;           /* x[t * ldx + n] for token t and row n */
+    const float *x;           /* x[t * ldx + n * step] for token t and row n */
     float *y;                 /* y[t * ldy + c] */
-    size_t ldx, ldy;
+    size_t ldx, step, ldy;
     size_t prefetch;          /* a distance in bytes, which is added to the address of a weight; 0: no prefetching */
     const char *ahead;        /* prefetched with the first row, */
     size_t ahead_step;        /* and this many bytes further on with each row after it */
@@ -69,7 +69,7 @@ struct vector_loops {
      * at least 2^-56 in magnitude. tile_bf16 is NULL if the instruction set has no such function; tiles.c then
      * widens the vectors to f32 and calls `tile`. */
     void (*tile_bf16)(size_t T, const struct tile *tile);
-    /* Computes y[t][c] = fma(x[t][n], w[n][c], y[t][c]) for each token t, each column c of the strip, and each row n of
+    /* Computes y[t][c] = fma(x of t and n, w[n][c], y[t][c]) for each token t, each column c of the strip, and each row n of
      * w in ascending order. T is from 1 to strip_tokens. */
     void (*strip)(size_t T, const struct strip *strip);
     size_t strip_tokens;
@@ -97,6 +97,8 @@ void tiled_decode(const struct vector_loops *v, float *out, const struct weight_
 /* Defined in strips.c; for types that follow rule 1 and for CACHE_Q8. onto: nonzero for kernel fma_rows_onto. */
 void tiled_fma_rows(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0,
                     size_t c1, const float *x, size_t ldx, size_t T, void *scratch, int onto);
+void tiled_fma_outer(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T,
+                     void *scratch);
 
 /* --- what tiles.c and strips.c share --- */
 

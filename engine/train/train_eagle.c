@@ -252,8 +252,8 @@ size_t train_eagle_scratch(const struct trainer *t)
     int threads = t->cx.most_threads;
     size_t S = t->room, widest = max_size(max_size(max_size(2 * e->d, t->width), e->H * e->D), e->intermediate);
     struct back_gqa back = {.heads = e->H, .groups = e->G, .dim = e->D, .row = e->gqa.row, .depth = (size_t)t->o.depths - 1};
-    size_t bytes = max_size(op_linear_scratch(S, widest), op_back_linear_scratch(threads));
+    size_t bytes = op_linear_scratch(S, widest);
     bytes = max_size(bytes, max_size(op_gqa_scratch(&e->gqa, threads), op_back_gqa_scratch(&back, t->longest, threads)));
     bytes = max_size(bytes, op_back_rmsnorm_scratch(S, e->d, threads));
-    return max_size(bytes, op_back_mlp_scratch(S, e->intermediate, threads));
+    return max_size(bytes, op_back_mlp_scratch(S, e->intermediate));
 }

@@ -136,14 +136,14 @@ static size_t layer_scratch(const struct trainer *t)
     struct attention forward = {.heads = s->H, .nope = s->n, .rope = s->r, .value = s->v, .latent = s->c, .cache = KV_F32, .tail = tail};
     struct back_attention back = {.heads = s->H, .nope = s->n, .rope = s->r, .value = s->v, .depth = tail};
     struct router router = {.experts = s->E, .groups = s->groups, .chosen = s->chosen};
-    size_t bytes = max_size(op_linear_scratch(S, widest), op_back_linear_scratch(threads));
+    size_t bytes = op_linear_scratch(S, widest);
     bytes = max_size(bytes, op_expanded_scratch(&forward, S, t->longest + tail, threads));
     bytes = max_size(bytes, op_back_attention_scratch(&back, t->longest, threads));
     bytes = max_size(bytes, op_back_rmsnorm_scratch(S, widest, threads));
-    bytes = max_size(bytes, op_back_mlp_scratch(S, wide, threads));
+    bytes = max_size(bytes, op_back_mlp_scratch(S, wide));
     if (!s->E)
         return bytes;
-    bytes = max_size(bytes, max_size(op_moe_scratch(S, d, s->expert, 0, s->E, s->chosen), op_back_moe_scratch(S, d, s->expert, threads)));
+    bytes = max_size(bytes, max_size(op_moe_scratch(S, d, s->expert, 0, s->E, s->chosen), op_back_moe_scratch(S, d, s->expert)));
     return max_size(bytes, max_size(op_router_scratch(&router), op_back_router_scratch(&router)));
 }
 

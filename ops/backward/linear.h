@@ -5,15 +5,13 @@
  *
  *   W [N,K]   dw [N,K]   x, dx [S,K]   dy [S,N]      dx and dw are continued; no two arrays overlap
  *
- * Kernel fma_rows_onto computes both sums. W must not be quantised (weight_is_quantised). */
+ * Kernel fma_rows_onto computes dx, and fma_outer dw. W must not be quantised (weight_is_quantised). */
 #ifndef VB_BACKWARD_LINEAR_H
 #define VB_BACKWARD_LINEAR_H
 
 #include "ops/backward/backward.h"
 
 void op_back_linear_x(const struct op_ctx *cx, float *dx, const float *dy, const struct weight_view *w, size_t S);
-
-size_t op_back_linear_scratch(int threads); /* bytes, for op_back_linear_w */
-void op_back_linear_w(struct op_ctx *cx, float *dw, const float *dy, const float *x, size_t S, size_t N, size_t K);
+void op_back_linear_w(const struct op_ctx *cx, float *dw, const float *dy, const float *x, size_t S, size_t N, size_t K);
 
 #endif

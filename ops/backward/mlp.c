@@ -70,10 +70,7 @@ static void activate_rows(void *arg, size_t first, size_t count)
     p->cx->k->silu_mul(p->a + first * p->I, p->gate + first * p->I, p->up + first * p->I, count * p->I);
 }
 
-size_t op_back_mlp_scratch(size_t S, size_t intermediate, int threads)
-{
-    return 2 * op_scratch_bytes(S * intermediate) + op_back_linear_scratch(threads);
-}
+size_t op_back_mlp_scratch(size_t S, size_t intermediate) { return 2 * op_scratch_bytes(S * intermediate); }
 
 void op_back_mlp(struct op_ctx *cx, float *dx, const struct mlp_gradients *d, float *dweight, const float *dy, const float *x, float *gate,
                  float *up, const float *weight, const struct mlp_weights *w, size_t S)

@@ -33,7 +33,7 @@ struct mlp_gradients {
     float *gate, *up, *down; /* [i,d], [i,d], [d,i] */
 };
 
-size_t op_back_mlp_scratch(size_t S, size_t intermediate, int threads);
+size_t op_back_mlp_scratch(size_t S, size_t intermediate);
 void op_back_mlp(struct op_ctx *cx, float *dx, const struct mlp_gradients *d, float *dweight, const float *dy, const float *x, float *gate,
                  float *up, const float *weight, const struct mlp_weights *w, size_t S);
 

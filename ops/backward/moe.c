@@ -11,9 +11,9 @@ struct expert_rows {
     float *weight, *dweight;         /* [count] */
 };
 
-size_t op_back_moe_scratch(size_t S, size_t d, size_t intermediate, int threads)
+size_t op_back_moe_scratch(size_t S, size_t d, size_t intermediate)
 {
-    size_t linear = op_linear_scratch(S, d), back = op_back_mlp_scratch(S, intermediate, threads);
+    size_t linear = op_linear_scratch(S, d), back = op_back_mlp_scratch(S, intermediate);
     return op_scratch_bytes(S * sizeof(size_t) / sizeof(float)) + 3 * op_scratch_bytes(S * d) + 2 * op_scratch_bytes(S * intermediate) +
            2 * op_scratch_bytes(S) + (linear > back ? linear : back);
 }

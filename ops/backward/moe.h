@@ -20,7 +20,7 @@ struct moe_gradients {
     const void *arg;
 };
 
-size_t op_back_moe_scratch(size_t S, size_t d, size_t intermediate, int threads);
+size_t op_back_moe_scratch(size_t S, size_t d, size_t intermediate);
 /* w->shared is not used. */
 void op_back_moe(struct op_ctx *cx, float *dx, const struct moe_gradients *gradients, float *dweight, const float *dy, const float *x,
                  const int32_t *expert, const float *weight, const struct moe_weights *w, size_t S);

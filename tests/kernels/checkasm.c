@@ -39,7 +39,7 @@ const char *const kernel_names[KERNELS] = {
                          "matmul_q4_1", "matmul_iq4_nl", "matmul_iq4_xs", "matmul_q3_k", "matmul_q2_k", "matmul_gguf_nvfp4",
                          "matmul_cache_q8", "matmul_q4_bf16", "matmul_nvfp4", "matmul_q8_f32",
     [FMA_ROWS_CACHE_Q8] = "fma_rows_cache_q8",
-    [DOT] = "dot", [PACK] = "pack", [NARROW] = "narrow", [QUANTISE] = "quantise",
+    [FMA_OUTER] = "fma_outer", [DOT] = "dot", [PACK] = "pack", [NARROW] = "narrow", [QUANTISE] = "quantise",
     [AXPY] = "axpy", [SCALE] = "scale", [DIVIDE] = "divide", [INDEX_SCORES] = "index_scores", [COUNT_FROM] = "count_from",
     [SOFTMAX] = "softmax_block", [EXP] = "exp", [SILU_MUL] = "silu_mul",
 };

@@ -79,6 +79,7 @@ static void add(enum kernel kernel, size_t K, size_t rows, size_t T, int streami
 static enum weight_type type_of(enum kernel kernel)
 {
     return kernel == FMA_ROWS_CACHE_Q8 ? WEIGHT_CACHE_Q8
+           : kernel == FMA_OUTER      ? WEIGHT_F32
            : kernel >= MATMUL_QUANTISED ? (enum weight_type)(kernel - MATMUL_QUANTISED + WEIGHT_TYPES)
            : kernel == MATMUL_NARROW  ? WEIGHT_BF16
                                       : (enum weight_type)(kernel % WEIGHT_TYPES);
@@ -120,6 +121,8 @@ static void call(const struct line *l, const unsigned char *data)
         w.type = WEIGHT_BF16;
         w.magnitudes = &ordinary;
         l->k->matmul_bf16(y, l->rows, &w, 0, l->rows, (const uint16_t *)(const void *)x, ldx, l->T, kernel_scratch());
+    } else if (kernel == FMA_OUTER) {
+        l->k->fma_outer(y, l->K, &w, x, l->T, l->T, kernel_scratch());
     } else if (kernel == FMA_ROWS_CACHE_Q8) {
         w.type = WEIGHT_CACHE_Q8;
         l->k->fma_rows_cache_q8(y, l->K, &w, 0, l->K, x, l->rows, l->T, kernel_scratch());
@@ -240,7 +243,7 @@ int bench(void)
         for (size_t T = 1; T <= 4; T += 3)
             add((enum kernel)(FMA_ROWS + type), 512, 128 * 16, T, 1); /* W_uk, 16 heads side by side */
     add(FMA_ROWS, 512, 256, 16, 0);                                  /* attention values */
-    add(FMA_ROWS_ONTO, 512, 512, 2048, 0);                           /* gradients of a matrix [2048, 512], 512 tokens, */
+    add(FMA_OUTER, 512, 512, 2048, 0);                               /* gradients of a matrix [2048, 512], 512 tokens, */
     add(FMA_ROWS_ONTO, 512, 2048, 512, 0);                           /* and of its input */
     add((enum kernel)(MATMUL_QUANTISED + WEIGHT_CACHE_Q8 - WEIGHT_TYPES), 512, 256, 16, 0); /* with cache type q8: scores of the latents, */
     add(FMA_ROWS_CACHE_Q8, 512, 256, 16, 0);                         /* and values */

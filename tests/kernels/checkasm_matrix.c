@@ -196,6 +196,27 @@ static void check_rows_kernel(enum kernel kernel, enum weight_type type, size_t 
     }
 }
 
+static void check_fma_outer(size_t rows, size_t cols, size_t T, enum kind kind)
+{
+    struct weight_view w = random_view(WEIGHT_F32, rows, cols, kind);
+    w.ahead = NULL;
+    size_t ldx = T + below(2) * below(50), ldy = cols + below(5), size = (T - 1) * ldy + cols;
+    float *x = ending_at_a_page(SLOT_X, ((rows ? rows - 1 : 0) * ldx + T) * sizeof *x, 0), *sums = ending_at_a_page(SLOT_X2, size * sizeof *sums, 0);
+    float *want = ending_at_a_page(SLOT_WANT, size * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, size * sizeof *got, 0);
+    char what[120];
+    snprintf(what, sizeof what, "rows=%zu columns=%zu T=%zu stride=%zu ldx=%zu ldy=%zu %s", rows, cols, T, w.stride, ldx, ldy, kind_names[kind]);
+    random_factors(x, kind, (rows ? rows - 1 : 0) * ldx + T, ldx);
+    random_numbers(sums, WEIGHT_F32, kind, size);
+    memcpy(want, sums, size * sizeof *want);
+    kernels_scalar.fma_outer(want, ldy, &w, x, ldx, T, kernel_scratch());
+    for (const struct kernels *k = next_table(NULL); k; k = next_table(k)) {
+        memcpy(got, sums, size * sizeof *got);
+        about_to_run(FMA_OUTER, k, what);
+        k->fma_outer(got, ldy, &w, x, ldx, T, kernel_scratch());
+        same_bits(FMA_OUTER, k, what, got, want, size);
+    }
+}
+
 static void check_fma_rows(enum weight_type type, size_t rows, size_t cols, size_t T, enum kind kind)
 {
     check_rows_kernel((enum kernel)(FMA_ROWS + type), type, rows, cols, T, kind);
@@ -228,6 +249,8 @@ void check_matrix_kernels(void)
         {7168, 4, 2},  {7999, 3, 1},   {64, 150, 17},  {96, 133, 13},  {33, 131, 29},   {32, 7, 130},  {40, 34, 255},
         {1056, 17, 14}, {1100, 21, 13}, {512, 128, 12}, {2080, 37, 19}, {1024, 129, 64}, {256, 1, 512}, {1, 300, 260},
     };
+    for (size_t rows = 0; wanted(FMA_OUTER) && rows <= 300; rows += 1 + below(quick ? 40 : 9))
+        check_fma_outer(rows, 1 + below(300), 1 + below(40), (enum kind)below(KINDS));
     for (size_t K = 1; wanted(MATMUL_NARROW) && K < 2200; K += 1 + below(quick ? 400 : 90))
         check_packed_narrow(K, 1 + below(9), 1 + below(16), (enum kind)below(KINDS));
     for (int type = 0; type < WEIGHT_TYPES; type++) {

@@ -422,6 +422,12 @@ static void spy_fma_rows_onto(float *y, size_t ldy, const struct weight_view *w,
     spy.real->fma_rows_onto[w->type](y, ldy, w, c0, c1, x, ldx, T, scratch);
 }
 
+static void spy_fma_outer(float *y, size_t ldy, const struct weight_view *w, const float *x, size_t ldx, size_t T, void *scratch)
+{
+    spy_on_caller();
+    spy.real->fma_outer(y, ldy, w, x, ldx, T, scratch);
+}
+
 struct kernels spy_begin(const struct kernels *real)
 {
     struct kernels k = *real;
@@ -435,6 +441,7 @@ struct kernels spy_begin(const struct kernels *real)
         k.fma_rows[i] = spy_fma_rows;
         k.fma_rows_onto[i] = spy_fma_rows_onto;
     }
+    k.fma_outer = spy_fma_outer;
     return k;
 }
 

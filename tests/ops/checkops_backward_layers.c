@@ -37,7 +37,7 @@ static void check_linear(size_t N, size_t K, uint64_t *seed)
         float *dx = copy_of(dx0, T * K), *dw = copy_of(dw0, N * K);
         FOR_EACH_MICRO_BATCH(cut, s, S)
         {
-            struct op_ctx cx = context_of(cut ? real : &k, threads, op_back_linear_scratch(threads));
+            struct op_ctx cx = context_of(cut ? real : &k, threads, 0);
             op_back_linear_w(&cx, dw, dy + s * N, x + s * K, S, N, K);
             op_back_linear_x(&cx, dx + s * K, dy + s * N, &w.view, S);
             assert_int_equal(cx.scratch_used, 0);
@@ -80,7 +80,7 @@ TEST(the_order_is_the_same_for_many_tokens_and_rows)
     FOR_EACH_TABLE(k)
     for (int threads = 1; threads <= 3; threads += 2) {
         CASE("%s, %d threads, %zu tokens", k->name, threads, S);
-        struct op_ctx cx = context_of(k, threads, op_back_linear_scratch(threads));
+        struct op_ctx cx = context_of(k, threads, 0);
         float *dw = copy_of(dw0, N * K);
         op_back_linear_w(&cx, dw, dy, x, S, N, K);
         check_same_bits(dw, K, want_dw, K, N, K);

@@ -151,7 +151,7 @@ static void check_mlp(size_t d, size_t I, int weighted, uint64_t *seed)
         float *dx = copy_of(o.dx0, T * d), *gate = copy_of(o.gate, T * I), *up = copy_of(o.up, T * I), *dc = guarded_floats(T);
         FOR_EACH_MICRO_BATCH(cut, s, S)
         {
-            struct op_ctx cx = context_of(k, threads, op_back_mlp_scratch(S, I, threads));
+            struct op_ctx cx = context_of(k, threads, op_back_mlp_scratch(S, I));
             op_back_mlp(&cx, dx + s * d, &grown, o.c ? dc + s : NULL, o.dy + s * d, o.x + s * d, gate + s * I, up + s * I, o.c ? o.c + s : NULL, &w, S);
             assert_int_equal(cx.scratch_used, 0);
         }
@@ -232,7 +232,7 @@ TEST(gradients_of_experts_are_those_of_the_rows_that_chose_them)
             grown[e] = copy_of_gradients(&experts[e].zero, I * D);
         FOR_EACH_MICRO_BATCH(cut, s, S)
         {
-            struct op_ctx cx = context_of(k, threads, op_back_moe_scratch(S, D, I, threads));
+            struct op_ctx cx = context_of(k, threads, op_back_moe_scratch(S, D, I));
             op_back_moe(&cx, dx + s * D, &gradients, dc + s * X, dy + s * D, x + s * D, chosen + s * X, c + s * X, &w, S);
             assert_int_equal(cx.scratch_used, 0);
         }
