@@ -133,24 +133,36 @@ static struct back_chain rows_from(const struct dims *s, const struct expanded_r
     return (struct back_chain){e->kv + at * kv, e->k_rope + at * s->r, e->dkv + at * kv, e->dk_rope + at * s->r};
 }
 
-/* From dheads to dq, dkv and dk_rope, one sequence after the other. */
+/* From dheads to dq, dkv and dk_rope. Aligned depths have other rows of a sequence than depth 0, and so other places: they are computed sequence by
+ * sequence. */
 static void back_heads(struct trainer *t, const struct train_rows *rows, const struct kept_values *k, const struct expanded_rows *e)
 {
     const struct dims *s = &t->c->dims;
     const struct train_shared *x = &t->shared;
-    size_t query = s->H * (s->n + s->r), heads = s->H * s->v, depth = rows->tail_slots ? rows->depth : 0;
+    size_t query = s->H * (s->n + s->r), heads = s->H * s->v;
+    struct back_attention a = {.heads = s->H, .nope = s->n, .rope = s->r, .value = s->v, .scale = t->scale, .q = k->q, .kv = e->kv, .k_rope = e->k_rope,
+                               .dy = x->dheads, .dq = x->dq, .dkv = e->dkv, .dk_rope = e->dk_rope};
     struct back_chain chain[VB_MAX_DRAFT];
+    if (!rows->tail_slots) {
+        op_back_attention(&t->cx, &a, rows->first, t->sequences);
+        return;
+    }
+    a.continued = 1;
+    a.depth = rows->depth;
+    a.chain = chain;
     for (size_t q = 0; q < t->sequences; q++) {
         size_t at = rows->first[q];
-        struct back_chain own = rows->tail_slots ? rows_from(s, &t->expanded[0], t->depth[0].rows.first[q]) : rows_from(s, e, at);
-        for (size_t m = 1; m <= depth; m++)
+        struct back_chain own = rows_from(s, &t->expanded[0], t->depth[0].rows.first[q]);
+        for (size_t m = 1; m <= a.depth; m++)
             chain[m - 1] = rows_from(s, &t->expanded[m], t->depth[m].rows.first[q]);
-        struct back_attention a = {.heads = s->H, .nope = s->n, .rope = s->r, .value = s->v, .scale = t->scale,
-                                   .q = k->q + at * query, .kv = own.kv, .k_rope = own.k_rope, .dy = x->dheads + at * heads,
-                                   .dq = x->dq + at * query, .dkv = own.dkv, .dk_rope = own.dk_rope,
-                                   .continued = rows->tail_slots != NULL, .depth = depth, .chain = chain};
-        if (rows->first[q + 1] > at)
-            op_back_attention(&t->cx, &a, rows->first[q + 1] - at);
+        a.q = k->q + at * query;
+        a.dy = x->dheads + at * heads;
+        a.dq = x->dq + at * query;
+        a.kv = own.kv;
+        a.k_rope = own.k_rope;
+        a.dkv = own.dkv;
+        a.dk_rope = own.dk_rope;
+        op_back_attention(&t->cx, &a, (size_t[]){0, rows->first[q + 1] - at}, 1);
     }
 }
 

@@ -138,7 +138,7 @@ static size_t layer_scratch(const struct trainer *t)
     struct router router = {.experts = s->E, .groups = s->groups, .chosen = s->chosen};
     size_t bytes = op_linear_scratch(S, widest);
     bytes = max_size(bytes, op_expanded_scratch(&forward, S, t->longest + tail, threads));
-    bytes = max_size(bytes, op_back_attention_scratch(&back, t->longest, threads));
+    bytes = max_size(bytes, op_back_attention_scratch(&back, S, t->longest, threads));
     bytes = max_size(bytes, op_back_rmsnorm_scratch(S, widest, threads));
     bytes = max_size(bytes, op_back_mlp_scratch(S, wide));
     if (!s->E)

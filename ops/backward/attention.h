@@ -1,4 +1,4 @@
-/* ops/backward/attention.h -- the gradients of multi-head latent attention, for one whole sequence, in the expanded form: with a key and a
+/* ops/backward/attention.h -- the gradients of multi-head latent attention, for whole sequences, in the expanded form: with a key and a
  * value of each head (docs/ARITHMETIC.md, rules 4c and 4e). The absorbed form is the same function of its inputs, so its gradients are the
  * same but for rounding.
  *
@@ -21,9 +21,10 @@
  *
  *     dkv[t,h,i]   = fma(g[s,h,t], q[s,h,i], dkv[t,h,i])         i < n
  *     dkv[t,h,n+i] = fma(P[s,h,t], dy[s,h,i], dkv[t,h,n+i])      i < v
- *     dk_rope[t,i] = fma(g[s,h,t], q[s,h,n+i], dk_rope[t,i])     for each s, h ascending
+ *     dk[t,h,i]    = fma(g[s,h,t], q[s,h,n+i], dk[t,h,i])        i < r, from +0
+ *     dk_rope[t,i] = dk_rope[t,i] + dk[t,h,i]                    h ascending, after all s
  *
- * All sums of fma start at +0, or those of dkv and dk_rope at what the arrays hold if `continued` is nonzero. No result depends on tokens that
+ * All sums start at +0, or those of dkv and dk_rope at what the arrays hold if `continued` is nonzero. No result depends on tokens that
  * a query may not attend to.
  *
  * Aligned depths (docs/TRAINING.md, "Other losses"). If `depth` is k > 0, the queries are the rows of depth k of an MTP module. kv, k_rope, dkv
@@ -53,7 +54,9 @@ struct back_attention {
     const struct back_chain *chain; /* [depth] */
 };
 
-size_t op_back_attention_scratch(const struct back_attention *a, size_t T, int threads);
-void op_back_attention(struct op_ctx *cx, const struct back_attention *a, size_t T);
+/* The arrays have the rows of some sequences: those of sequence q are [first[q], first[q + 1]), and first[0] is 0. A token attends to those of its own
+ * sequence, and T above is the length of that. rows, longest: at most so many rows in all, and in a sequence. */
+size_t op_back_attention_scratch(const struct back_attention *a, size_t rows, size_t longest, int threads);
+void op_back_attention(struct op_ctx *cx, const struct back_attention *a, const size_t *first, size_t sequences);
 
 #endif

@@ -47,11 +47,11 @@ static void plain_query(const struct back_attention *a, size_t s, size_t h, floa
         g[t] = (P[t] * (dP[t] - D)) * a->scale;
 }
 
-/* Queries and heads in the order of dk_rope */
 static void plain_attention(const struct back_attention *a, size_t T)
 {
     size_t H = a->heads, N = a->nope, R = a->rope, K = N + R, V = a->value;
-    float P[LONGEST], g[LONGEST];
+    float P[LONGEST], g[LONGEST], *ropes = guarded_floats(H * T * R); /* what a head adds to dk_rope */
+    memset(ropes, 0, H * T * R * sizeof *ropes);
     memset(a->dq, 0, T * H * K * sizeof *a->dq);
     if (!a->continued) {
         memset(a->dkv, 0, T * H * (N + V) * sizeof *a->dkv);
@@ -72,10 +72,14 @@ static void plain_attention(const struct back_attention *a, size_t T)
                     dkv[i] = fmaf(g[t], q[i], dkv[i]);
                 for (size_t i = 0; i < V; i++)
                     dkv[N + i] = fmaf(P[t], dy[i], dkv[N + i]);
+                float *dk_rope = t > s ? x.dk_rope : ropes + (h * T + t) * R;
                 for (size_t i = 0; i < R; i++)
-                    x.dk_rope[i] = fmaf(g[t], q[N + i], x.dk_rope[i]);
+                    dk_rope[i] = fmaf(g[t], q[N + i], dk_rope[i]);
             }
         }
+    for (size_t h = 0; h < H; h++)
+        for (size_t i = 0; i < T * R; i++)
+            a->dk_rope[i] = a->dk_rope[i] + ropes[h * T * R + i];
 }
 
 /* The arrays of one case, and of its truth. Errors and sums of errors lie beside the values. */
@@ -223,16 +227,16 @@ static void check_attention(size_t T, size_t H, size_t N, size_t R, size_t V, ui
         for (int threads = 1; threads <= 3; threads++) {
             size_t mark = guard_count;
             struct kernels k = spy_begin(real);
-            struct op_ctx cx = context_of(&k, threads, op_back_attention_scratch(&a, T, threads));
+            struct op_ctx cx = context_of(&k, threads, op_back_attention_scratch(&a, T, T, threads));
             struct back_attention got = a;
             got.dq = guarded_floats(T * H * K);
             got.dkv = guarded_floats(T * H * (N + V));
             got.dk_rope = guarded_floats(T * R);
             CASE("%s %s, %d threads, %zu tokens, %zu heads, %zu + %zu, %zu", real->name, real->variant ? real->variant : "", threads, T, H, N, R, V);
-            op_back_attention(&cx, &got, T);
+            op_back_attention(&cx, &got, (size_t[]){0, T}, 1);
             assert_int_equal(cx.scratch_used, 0);
             if (T >= 100)
-                check_threads_ran(threads);
+                check_threads_ran(threads < (int)H ? threads : (int)H);
             check_same_bits(got.dq, K, a.dq, K, T * H, K);
             check_same_bits(got.dkv, N + V, a.dkv, N + V, T * H, N + V);
             check_same_bits(got.dk_rope, R, a.dk_rope, R, T, R);
@@ -248,6 +252,38 @@ TEST(gradients_of_attention_are_those_of_their_header_bit_for_bit)
     check_attention(129, 3, 7, 2, 33, &seed);
     check_attention(33, 1, 40, 16, 8, &seed);
     check_attention(1, 2, 4, 2, 4, &seed);
+}
+
+/* Several sequences, one of which is empty, in one call */
+TEST(sequences_do_not_see_each_other)
+{
+    enum { H = 2, N = 8, R = 4, V = 12, T = 71, SEQUENCES = 3 };
+    static const size_t first[SEQUENCES + 1] = {0, 30, 30, T};
+    uint64_t seed = 3;
+    size_t q = H * (N + R), kv = H * (N + V), y = H * V;
+    struct back_attention a = {H, N, R, V, 0.5f, random_floats(T * q, &seed), random_floats(T * kv, &seed), random_floats(T * R, &seed),
+                               random_floats(T * y, &seed), guarded_floats(T * q), guarded_floats(T * kv), guarded_floats(T * R), 0, 0, NULL};
+    struct back_attention got = a;
+    for (size_t i = 0; i < SEQUENCES; i++) {
+        size_t at = first[i];
+        struct back_attention alone = {H, N, R, V, 0.5f, a.q + at * q, a.kv + at * kv, a.k_rope + at * R, a.dy + at * y, a.dq + at * q, a.dkv + at * kv,
+                                       a.dk_rope + at * R, 0, 0, NULL};
+        plain_attention(&alone, first[i + 1] - at);
+    }
+    FOR_EACH_TABLE(k)
+    for (int threads = 1; threads <= 3; threads++) {
+        struct op_ctx cx = context_of(k, threads, op_back_attention_scratch(&a, T, 41, threads));
+        got.dq = guarded_floats(T * q);
+        got.dkv = guarded_floats(T * kv);
+        got.dk_rope = guarded_floats(T * R);
+        CASE("%s, %d threads, %d sequences", k->name, threads, SEQUENCES);
+        op_back_attention(&cx, &got, first, SEQUENCES);
+        assert_int_equal(cx.scratch_used, 0);
+        check_same_bits(got.dq, q, a.dq, q, T, q);
+        check_same_bits(got.dkv, kv, a.dkv, kv, T, kv);
+        check_same_bits(got.dk_rope, R, a.dk_rope, R, T, R);
+    }
+    release_to(0);
 }
 
 /* -- aligned depths --------------------------------------------------------------------------------------------------- */
@@ -349,13 +385,13 @@ static void check_aligned(size_t T, size_t depth, int from, size_t H, size_t N, 
             got.dkv = copy_of(dkv0, T * kv);
             got.dk_rope = copy_of(dk_rope0, T * R);
             give_chain(&got, chain, dkv, dk_rope, T);
-            struct op_ctx cx = context_of(&k, threads, op_back_attention_scratch(&got, T, threads));
+            struct op_ctx cx = context_of(&k, threads, op_back_attention_scratch(&got, T, T, threads));
             CASE("%s %s, %d threads, aligned depth %zu, %zu rows, %zu heads, %zu + %zu, %zu", real->name, real->variant ? real->variant : "", threads,
                  depth, T, H, N, R, V);
-            op_back_attention(&cx, &got, T);
+            op_back_attention(&cx, &got, (size_t[]){0, T}, 1);
             assert_int_equal(cx.scratch_used, 0);
             if (T >= 100)
-                check_threads_ran(threads);
+                check_threads_ran(threads < (int)H ? threads : (int)H);
             check_same_bits(got.dq, K, a.dq, K, T * H, K);
             check_same_bits(got.dkv, N + V, a.dkv, N + V, T * H, N + V);
             check_same_bits(got.dk_rope, R, a.dk_rope, R, T, R);
@@ -381,6 +417,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(gradients_of_attention_are_those_of_their_header_bit_for_bit, release_all),
+        cmocka_unit_test_teardown(sequences_do_not_see_each_other, release_all),
         cmocka_unit_test_teardown(gradients_of_aligned_depths_are_those_of_their_header_bit_for_bit, release_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
