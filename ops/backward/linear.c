@@ -2,6 +2,8 @@
 
 #include <assert.h>
 
+#define ROWS 192 /* of dx or dw at once: these, and the factors of their sums, stay in L2 while all terms are added */
+
 struct linear_back {
     const struct op_ctx *cx;
     float *out;
@@ -10,12 +12,16 @@ struct linear_back {
     size_t S, N, K;
 };
 
+static size_t at_most(size_t n, size_t most) { return n < most ? n : most; }
+
 static void columns_of_dx(void *arg, size_t task, int thread)
 {
     const struct linear_back *p = arg;
     size_t c0, c1;
     op_row_range(p->cx, p->K, 0, task, &c0, &c1);
-    p->cx->k->fma_rows_onto[p->w->type](p->out, p->K, p->w, c0, c1, p->dy, p->N, p->S, op_kernel_scratch(p->cx, thread));
+    for (size_t s = 0; s < p->S; s += ROWS)
+        p->cx->k->fma_rows_onto[p->w->type](p->out + s * p->K, p->K, p->w, c0, c1, p->dy + s * p->N, p->N, at_most(p->S - s, ROWS),
+                                            op_kernel_scratch(p->cx, thread));
 }
 
 void op_back_linear_x(const struct op_ctx *cx, float *dx, const float *dy, const struct weight_view *w, size_t S)
@@ -32,7 +38,8 @@ static void rows_of_dw(void *arg, size_t task, int thread)
     struct weight_view x = {.type = WEIGHT_F32, .data = p->x, .rows = p->S, .cols = p->K, .stride = p->K};
     size_t n0, n1;
     op_row_range(p->cx, p->N, 0, task, &n0, &n1);
-    p->cx->k->fma_outer(p->out + n0 * p->K, p->K, &x, p->dy + n0, p->N, n1 - n0, op_kernel_scratch(p->cx, thread));
+    for (size_t n = n0; n < n1; n += ROWS)
+        p->cx->k->fma_outer(p->out + n * p->K, p->K, &x, p->dy + n, p->N, at_most(n1 - n, ROWS), op_kernel_scratch(p->cx, thread));
 }
 
 void op_back_linear_w(const struct op_ctx *cx, float *dw, const float *dy, const float *x, size_t S, size_t N, size_t K)
