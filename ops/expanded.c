@@ -13,10 +13,10 @@
 #define MOST_EXPANDED ((size_t)1 << 24) /* numbers of keys, values and decoded weights at once; but at least one head */
 #define MOST_SUMS ((size_t)1 << 20)     /* numbers of o_b that a thread keeps, if at least FEWEST queries fit */
 #define FEWEST 8                        /* queries */
-#define QUERIES 64                      /* queries of one head that a task computes */
+#define QUERIES 48                      /* queries of one head that a task computes */
 #define TOKENS 64                       /* tokens that a task expands, */
 #define HEADS 4                         /* for so many heads */
-#define ALIKE 8 /* queries whose numbers of tokens differ by less than this sum their values together */
+#define ALIKE 6 /* queries whose numbers of tokens differ by less than this sum their values together */
 
 struct expanded_pass {
     const struct op_ctx *cx;

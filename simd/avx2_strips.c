@@ -45,14 +45,12 @@ ALWAYS_INLINE void columns_of(enum tile_source source, int T, int V, const struc
 ALWAYS_INLINE void strip_of(enum tile_source source, int T, const struct strip *s)
 {
     const int V = T == 1 ? STRIP / 8 : T <= 3 ? 4 : 2;
-    if (T == 1 && s->columns < STRIP) {
-        columns_of(source, T, HALF_STRIP / 8, s, 0, s->ahead, s->ahead_step);
-        return;
-    }
-    size_t step = s->ahead_step * 8 * (size_t)V / s->columns;
     const char *ahead = s->ahead;
-    for (size_t c = 0; c < s->columns; c += 8 * (size_t)V, ahead += step * s->rows)
-        columns_of(source, T, V, s, c, ahead, step);
+    size_t c = 0, step = s->ahead_step * 16 / s->columns; /* of 16 columns */
+    for (; s->columns - c >= 8 * (size_t)V; c += 8 * (size_t)V, ahead += step * (size_t)V / 2 * s->rows)
+        columns_of(source, T, V, s, c, ahead, step * (size_t)V / 2);
+    for (; V > 2 && c < s->columns; c += 16, ahead += step * s->rows)
+        columns_of(source, T, 2, s, c, ahead, step);
 }
 
 ALWAYS_INLINE void strip_from(enum tile_source source, size_t T, const struct strip *s)

@@ -52,14 +52,20 @@ ALWAYS_INLINE void strip_from(enum tile_source source, int V, size_t T, const st
     }
 }
 
+ALWAYS_INLINE void strip_of_columns(enum tile_source source, size_t T, const struct strip *s)
+{
+    switch (s->columns / 16) {
+    case 1: strip_from(source, 1, T, s); break;
+    case 2: strip_from(source, 2, T, s); break;
+    case 3: strip_from(source, 3, T, s); break;
+    default: strip_from(source, 4, T, s);
+    }
+}
+
 void avx512_strip(size_t T, const struct strip *s)
 {
-    if (s->source == FROM_BF16 && s->columns == STRIP)
-        strip_from(FROM_BF16, STRIP / 16, T, s);
-    else if (s->source == FROM_BF16)
-        strip_from(FROM_BF16, HALF_STRIP / 16, T, s);
-    else if (s->columns == STRIP)
-        strip_from(FROM_F32, STRIP / 16, T, s);
+    if (s->source == FROM_BF16)
+        strip_of_columns(FROM_BF16, T, s);
     else
-        strip_from(FROM_F32, HALF_STRIP / 16, T, s);
+        strip_of_columns(FROM_F32, T, s);
 }

@@ -51,6 +51,14 @@ static void decode_strip(const struct vector_loops *v, float (*decoded)[STRIP], 
     }
 }
 
+/* Returns the columns of the next strip. Weights that are decoded come in groups of 32. */
+static size_t width_of(size_t left, int stored)
+{
+    if (left >= STRIP)
+        return STRIP;
+    return !stored ? HALF_STRIP : left < LEAST_STRIP ? LEAST_STRIP : left / LEAST_STRIP * LEAST_STRIP;
+}
+
 /* x[t * ldx + n * step]: the factor of token t and row n */
 static void fma_strips(const struct vector_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t c0, size_t c1, const float *x,
                        size_t ldx, size_t step, size_t T, void *scratch, int onto)
@@ -64,7 +72,7 @@ static void fma_strips(const struct vector_loops *v, float *y, size_t ldy, const
             y[t * ldy + c] = 0.0f;
     for (size_t n = 0; n < w->rows; n += rows)
         for (size_t c = c0; c < c1; c += width) {
-            width = c1 - c < STRIP ? HALF_STRIP : STRIP;
+            width = width_of(c1 - c, stored);
             size_t count = min_size(c1 - c, width);
             int direct = stored && count == width;
             struct strip s = {.source = direct && w->type == WEIGHT_BF16 ? FROM_BF16 : FROM_F32, .columns = width, .first = !onto && n == 0,

@@ -1,13 +1,13 @@
 /* simd/tiles.h -- the loops over a weight matrix that all vector instruction sets share (private to simd/).
  *
  * A tile multiplies TILE_ROWS rows of the matrix by a few tokens, over one block of K (DOT_BLOCK columns). Each pair of
- * a row and a token has its own sixteen sums, and all of them are in registers. A strip is STRIP or HALF_STRIP columns
+ * a row and a token has its own sixteen sums, and all of them are in registers. A strip is 16 to STRIP columns
  * of the result of the kernels fma_rows, fma_rows_onto and fma_outer. Each instruction set supplies a tile function, a strip function and a decoder (struct
  * vector_loops). tiles.c cuts matrices into tiles, and strips.c into strips.
  *
  * Tile functions handle whole chunks only, and strip functions whole strips only. If K ends inside a chunk, or if
- * fewer than HALF_STRIP columns are left, the weights are first decoded to f32 and padded with +0. F16, F8, I8, I4 and F4 weights
- * are always decoded to f32 first. If fewer than TILE_ROWS rows are left, tiles.c repeats one of them in
+ * fewer than LEAST_STRIP columns are left, the weights are first decoded to f32 and padded with +0. F16, F8, I8, I4 and F4 weights
+ * are always decoded to f32 first, in strips of STRIP or HALF_STRIP columns. If fewer than TILE_ROWS rows are left, tiles.c repeats one of them in
  * the tile and discards the extra sums. */
 #ifndef VB_TILES_H
 #define VB_TILES_H
@@ -20,6 +20,7 @@
 #define TILE_TOKENS 6 /* the largest number of tokens in a tile; an instruction set may handle fewer at once */
 #define STRIP 64      /* columns */
 #define HALF_STRIP 32
+#define LEAST_STRIP 16
 
 /* The format of the weights that a tile or strip function reads: BF16 as stored, f32 in natural order (stored or
  * decoded), or f32 in packed order (for tiles only). kernels.h explains the packed order at packed_length. */
@@ -42,7 +43,7 @@ struct tile {
     int first;                /* nonzero: sums are assigned to y (first block of K); 0: they are added to y */
 };
 
-/* A strip of `columns` columns of fma_rows (STRIP or HALF_STRIP), over some rows of the matrix. */
+/* A strip of `columns` columns of fma_rows (a multiple of LEAST_STRIP, at most STRIP), over some rows of the matrix. */
 struct strip {
     enum tile_source source;  /* FROM_BF16 or FROM_F32 */
     int first;                /* nonzero: every y starts at +0 */
