@@ -107,6 +107,19 @@ TEST(new_heads_begin_as_copies_of_the_last_layer)
     vb_tensors_close(model);
 }
 
+TEST(the_heads_of_the_bundled_model_draft_for_it)
+{
+    struct said s = RUN("generate", TALE, "--prompt", "Once upon a time", "-n", "64", "--json", "--draft", "parallel-heads", "--draft-model",
+                        "golden/heads/parallel-tale");
+    expect_code(&s, 0);
+    json_t *out = json_loads(s.out, 0, NULL), *accepted = json_object_get(json_object_get(out, "stats"), "accepted_by_depth");
+    assert_int_equal(json_array_size(accepted), 3);
+    assert_true(json_integer_value(json_array_get(accepted, 0)) > 0);
+    json_decref(out);
+    forget(&s);
+    expect_same_text(TALE, "golden/heads/parallel-tale");
+}
+
 TEST(heads_that_cannot_be_trained_are_refused_in_one_sentence)
 {
     write_data("data.jsonl", 12, 7);
@@ -127,6 +140,7 @@ int main(int argc, char **argv)
         IN_DIR(a_run_with_heads_that_is_resumed_on_another_machine_keeps_its_bits),
         IN_DIR(the_heads_open_with_draft_parallel_heads_and_can_be_trained_again),
         IN_DIR(new_heads_begin_as_copies_of_the_last_layer),
+        IN_DIR(the_heads_of_the_bundled_model_draft_for_it),
         IN_DIR(heads_that_cannot_be_trained_are_refused_in_one_sentence),
     };
     find_verbatim(argc, argv);

@@ -80,12 +80,16 @@ def main():
     p.add_argument("--longest", type=int, default=96)
     p.add_argument("-n", type=int, default=96)
     p.add_argument("--threads", type=int, default=1)
+    p.add_argument("--head", action="append", default=[], metavar="METHOD=DIR", help="measure a method with the draft heads in a folder, too")
+    p.add_argument("--heads-alone", action="store_true", help="measure none of the other methods")
     a = p.parse_args()
     model, small = verbatim.Model(a.model), verbatim.Model(a.model, precision="q4")
     tokenizer = verbatim.Tokenizer(a.model)
     texts = {name: prompts_of(os.path.expanduser(path), a.prompts, a.longest, tokenizer) for name, path in (t.split("=", 1) for t in a.texts)}
+    heads = [(f"{method}, K = {DEPTHS}", False, {"draft": method, "draft_tokens": DEPTHS, "draft_head": path})
+             for method, path in (h.split("=", 1) for h in a.head)]
     for temperature in (0.0, 1.0):
-        ways = [w for w in WAYS if temperature or not w[1]]
+        ways = [w for w in (WAYS[:1] if a.heads_alone else WAYS) + heads if temperature or not w[1]]
         sums = {(way, name): Sum() for way, _, _ in ways for name in texts}
         for name, prompts in texts.items():
             for seed, prompt in enumerate(prompts):

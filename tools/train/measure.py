@@ -35,6 +35,7 @@ def main():
     p.add_argument("--verbatim", default=os.path.join(here, "../../build/verbatim"))
     p.add_argument("-n", type=int, default=128)
     p.add_argument("-k", type=int, default=3)
+    p.add_argument("--head", action="append", default=[], metavar="METHOD=DIR", help="also measure a method with the draft heads in a folder")
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--corpus", nargs="+", help="the training texts: tales.train.txt, ...")
     p.add_argument("--heldout", help="a text that was not trained on: tales.heldout.txt")
@@ -44,14 +45,14 @@ def main():
         prompts = [json.loads(line)["prompt"] for line in f]
     results, grams_of = [], []
     for temperature in ("0", "1"):
-        for method in ("mtp-vanilla", "mtp-eagle"):
+        for method, _, head in (way.partition("=") for way in ["mtp-vanilla", "mtp-eagle"] + a.head):
             forwards = emitted = repeated = 0
             right, grams = [0] * a.k, []
             for seed, prompt in enumerate(prompts):
                 out = json.loads(subprocess.run(
                     [a.verbatim, "generate", a.model, "--prompt", prompt, "-n", str(a.n), "--draft", method,
                      "--draft-tokens", str(a.k), "--temperature", temperature, "--seed", str(seed),
-                     "--threads", str(a.threads), "--json"], check=True, capture_output=True).stdout)
+                     "--threads", str(a.threads), "--json"] + (["--draft-model", head] if head else []), check=True, capture_output=True).stdout)
                 forwards += out["stats"]["forwards"]
                 emitted += len(out["tokens"]) - 1
                 right = [x + y for x, y in zip(right, out["stats"]["accepted_by_depth"])]
