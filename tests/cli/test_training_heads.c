@@ -85,6 +85,8 @@ TEST(the_heads_open_with_draft_parallel_heads_and_can_be_trained_again)
     assert_false(same_file(run_file("a/head/model.safetensors"), run_file("b/head/model.safetensors")));
     expect_run(RUN(HEADS(V3), "--part", "model-with-heads", "--train-iters", "1", "-o", run_file("c")));
     expect_same_text(run_file("c/model"), run_file("c/model"));
+    expect_run(RUN(HEADS(V3), "--part", "model-with-heads", "--from-scratch", "--train-iters", "1", "-o", run_file("d")));
+    expect_same_text(run_file("d/model"), run_file("d/model"));
 }
 
 /* No step is taken, and the model's weights are BF16. */

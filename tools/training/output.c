@@ -338,7 +338,7 @@ static int write_config(const struct output_folder *o)
     vb_free(NULL, text);
     if (!config)
         return cli_error(o->r->c, &err);
-    int whole = o->whole, heads = has_heads(&o->r->c->train); /* whole: then no weight is quantised any more */
+    int whole = o->whole, heads = o->source && has_heads(&o->r->c->train); /* whole: then no weight is quantised any more; DIR/initial has no heads */
     if (!heads && json_integer_value(json_object_get(config, key)) == modules && !(whole && json_object_get(config, "quantization_config"))) {
         code = copy_file(o, from, to);
     } else {
