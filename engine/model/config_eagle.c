@@ -121,6 +121,9 @@ int config_read_eagle(struct config *out, struct eagle_config *e, const char *di
         rc = (r.root = json_read(text, size, path, err)) ? VB_OK : err ? err->code : VB_BAD_CHECKPOINT;
     if (!rc && !json_is_object(r.root))
         rc = vb_fail(err, VB_BAD_CHECKPOINT, "%s: not a JSON object", path);
+    json_t *layer = json_object_get(r.root, "transformer_layer_config"); /* where vllm-project/speculators has the sizes of the layer */
+    if (!rc && layer && (!json_is_object(layer) || json_object_update_missing(r.root, layer)))
+        rc = config_bad(&r, NULL, "transformer_layer_config", layer, "an object");
     if (!rc)
         rc = read_keys(e, version, &of, &r);
     json_decref(r.root);

@@ -384,6 +384,36 @@ TEST(a_config_that_asks_for_something_else_is_refused_by_name)
     refuse_config(3, "eagle_config", "{\"eagle_aux_hidden_state_layer_ids\": [0, 2, 2]}", VB_UNSUPPORTED, "eagle_aux_hidden_state_layer_ids");
 }
 
+/* The config.json of vllm-project/speculators: the sizes of the layer are in an object of their own. */
+TEST(a_config_of_speculators_is_read)
+{
+    char path[256], *text;
+    struct eagle_head *head;
+    vb_model *m = open_tiny("v3");
+    copy_checkpoint(dir, heads[1]);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    json_t *layer = json_load_file(path, 0, NULL), *config = json_pack("{s:s,s:b}", "speculators_model_type", "eagle3", "norm_before_residual", 0);
+    assert_non_null(layer);
+    json_object_set(config, "draft_vocab_size", json_object_get(layer, "draft_vocab_size"));
+    json_object_del(layer, "draft_vocab_size");
+    json_object_set_new(config, "transformer_layer_config", layer);
+    text = json_dumps(config, 0);
+    write_file(dir, "config.json", text, strlen(text));
+    free(text);
+    OK(eagle_head_open(&head, dir, 3, m, &err));
+    assert_int_equal(head->groups, 2);
+    assert_int_equal(head->vocab_size, 96);
+    eagle_head_close(head);
+    json_object_set_new(config, "transformer_layer_config", json_integer(7));
+    text = json_dumps(config, 0);
+    write_file(dir, "config.json", text, strlen(text));
+    free(text);
+    REFUSED(eagle_head_open(&head, dir, 3, m, &err), VB_BAD_CHECKPOINT, "transformer_layer_config");
+    json_decref(config);
+    remove_dir(dir);
+    vb_model_close(m);
+}
+
 /* The safetensors of a head with other names: a list of {from, to}. */
 static void refuse_renamed(int version, const char *from, const char *to, int code, const char *says)
 {
@@ -469,6 +499,7 @@ int main(void)
         cmocka_unit_test(no_history_shows_in_the_drafts_of_a_head),
         cmocka_unit_test(heads_share_passes_and_evaluations_with_the_rest),
         cmocka_unit_test(a_config_that_asks_for_something_else_is_refused_by_name),
+        cmocka_unit_test(a_config_of_speculators_is_read),
         cmocka_unit_test(tensors_that_are_missing_or_unknown_are_named),
         cmocka_unit_test(targets_that_do_not_fit_are_refused),
     };
