@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Continue the training of golden/tale with `verbatim train` and with PyTorch, and compare the losses of every step.
 
-    against_training.py [--steps N] [--dtype float64|float32] [--bias-rate X] [--run DIR] [-o FILE.csv]
+    against_training.py [--steps N] [--dtype float32|float64] [--bias-rate X] [--run DIR] [-o FILE.csv]
 
 Both train the whole model with its three MTP modules: Megatron's loss, AdamW, clipping, a learning rate that falls to 0, and the bias update of
 the routers. PyTorch computes the formulas of make_gradients.py and the steps of make_steps.py, which share no code with the trainer. It reads the
@@ -143,7 +143,7 @@ def compare(a, folder):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--steps", type=int, default=200)
-    p.add_argument("--dtype", choices=("float64", "float32"), default="float64", help="of PyTorch")
+    p.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="of PyTorch")
     p.add_argument("--bias-rate", type=float, default=OPTIONS["bias_update_speed"], help="by which the bias of the routers changes; 0: not at all")
     p.add_argument("--limit", type=float, default=1e-3)
     p.add_argument("--threads", type=int, default=1, help="of both programs")
