@@ -25,14 +25,16 @@ static int64_t number_of(const json_t *object, const char *key) { return json_in
 
 /* ---- a new head ---------------------------------------------------------------------------------------------------------------------- */
 
-/* The head drafts: the end of the run has verified it, and so does this command. */
-static void expect_drafts(const char *method, const char *head)
+/* The head drafts, and the text is the same as without it. Returns how many first drafts were accepted. */
+static int64_t expect_drafts(const char *model, const char *method, const char *head)
 {
-    json_t *with = JSON("generate", V3, "--tokens", "5,6,7,8", "-n", "12", "--ignore-eos", "--draft", method, "--draft-model", head);
-    json_t *without = JSON("generate", V3, "--tokens", "5,6,7,8", "-n", "12", "--ignore-eos");
+    json_t *with = JSON("generate", model, "--tokens", "5,6,7,8", "-n", "48", "--ignore-eos", "--draft", method, "--draft-model", head);
+    json_t *without = JSON("generate", model, "--tokens", "5,6,7,8", "-n", "48", "--ignore-eos");
     assert_true(json_equal(json_object_get(with, "tokens"), json_object_get(without, "tokens")));
+    int64_t accepted = json_integer_value(json_array_get(json_object_get(json_object_get(with, "stats"), "accepted_by_depth"), 0));
     json_decref(with);
     json_decref(without);
+    return accepted;
 }
 
 TEST(a_run_that_is_resumed_ends_with_the_same_head)
@@ -51,7 +53,7 @@ TEST(a_run_that_is_resumed_ends_with_the_same_head)
     forget(&s);
     expect_same_file(run_file("whole/head/model.safetensors"), run_file("run/head/model.safetensors"));
     expect_same_file(run_file("whole/head/config.json"), run_file("run/head/config.json"));
-    expect_drafts("eagle3", run_file("run/head"));
+    expect_drafts(V3, "eagle3", run_file("run/head"));
 }
 
 TEST(a_new_head_has_the_shape_of_the_options)
@@ -67,7 +69,7 @@ TEST(a_new_head_has_the_shape_of_the_options)
     assert_int_equal(number_of(config, "intermediate_size"), 48);
     assert_int_equal(number_of(config, "hidden_size"), 64);
     json_decref(config);
-    expect_drafts("eagle", run_file("run/head"));
+    expect_drafts(V3, "eagle", run_file("run/head"));
 }
 
 /* The most frequent tokens, and of equally frequent ones those with the lowest ids. */
@@ -138,6 +140,12 @@ TEST(a_head_that_is_not_trained_stays_as_it_is)
     }
 }
 
+TEST(the_heads_of_the_bundled_model_draft_for_it)
+{
+    assert_true(expect_drafts(TALE, "eagle", "golden/eagle/eagle1-tale") > 0);
+    assert_true(expect_drafts(TALE, "eagle3", "golden/eagle/eagle3-tale") > 0);
+}
+
 /* ---- what is refused -------------------------------------------------------------------------------------------------------------- */
 
 #define REFUSED(code, message, ...) \
@@ -163,6 +171,7 @@ int main(int argc, char **argv)
         IN_DIR(a_new_head_has_the_shape_of_the_options),
         IN_DIR(a_draft_vocabulary_has_the_most_frequent_tokens),
         IN_DIR(a_head_that_is_not_trained_stays_as_it_is),
+        IN_DIR(the_heads_of_the_bundled_model_draft_for_it),
         IN_DIR(options_of_other_parts_are_refused_by_name),
     };
     if (argc != 2)
