@@ -257,6 +257,8 @@ void train_parallel_back(struct trainer *t, int k);
 
 /* Computes t->hidden, and t->final where it is wanted: the rows of the frozen model. */
 int train_target(struct trainer *t, vb_error *err);
+/* How many rows at the end of a sequence are not read, and so not computed. */
+size_t train_unread(const struct trainer *t);
 /* Whether the rows that the part takes are after model.norm. */
 int train_takes_final(const struct trainer *t);
 void train_target_close(struct trainer *t);

@@ -215,6 +215,48 @@ static int run(struct trainer *t, const struct training_sequence *sequences, siz
     return rc;
 }
 
+/* Whole rows of a sequence of the micro-batch; those that are not read become 0. */
+static void give_rows(const struct trainer *t, float *to, const float *from, size_t width, size_t q, size_t count)
+{
+    size_t computed = count - train_unread(t);
+    memcpy(to, from + t->rows.first[q] * width, computed * width * sizeof *to);
+    memset(to + computed * width, 0, (count - computed) * width * sizeof *to);
+}
+
+static int rows(struct trainer *t, const struct training_sequence *sequences, size_t count, float *const *hidden, float *const *final, vb_error *err)
+{
+    size_t n, tokens;
+    int rc = check_sequences(t, sequences, count, err);
+    if (rc || (rc = reserve(t, sequences, count, err)))
+        return rc;
+    for (size_t q = 0; q < count && !rc; q += n) {
+        n = cut(t, sequences, q, count, &tokens);
+        t->sequences = 0;
+        for (size_t i = q; i < q + n; i++)
+            t->batch[t->sequences++] = &sequences[i];
+        train_set_rows(t, &t->rows, -1);
+        rc = train_target(t, err);
+        for (size_t i = 0; i < n && !rc; i++) {
+            give_rows(t, hidden[q + i], t->hidden, t->width, i, sequences[q + i].count);
+            if (final)
+                give_rows(t, final[q + i], t->final, t->c->dims.d, i, sequences[q + i].count);
+        }
+    }
+    return rc;
+}
+
+int trainer_rows(struct trainer *t, const struct training_sequence *sequences, size_t count, float *const *hidden, float *const *final, vb_error *err)
+{
+    for (size_t q = 0; q < count; q++)
+        if (t->layers || sequences[q].hidden || sequences[q].count < fewest(t))
+            return vb_fail(err, VB_BAD_ARGUMENT, "the rows of sequence %zu are not those of a frozen model, are given, or are fewer than %zu", q, fewest(t));
+    struct fpenv env = fpenv_enter();
+    train_threads(t);
+    int rc = rows(t, sequences, count, hidden, final, err);
+    fpenv_leave(env);
+    return rc;
+}
+
 static int compute(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, int backward, vb_error *err)
 {
     struct fpenv env = fpenv_enter();

@@ -6,6 +6,7 @@
 
 #include "engine/base/numbers.h"
 #include "ops/rmsnorm.h"
+#include "simd/fpenv.h"
 
 #define ROWS ((size_t)512) /* of a pass */
 
@@ -96,9 +97,11 @@ static void norm_rows(struct trainer *t, size_t first, size_t n)
 
 /* No row of the part reads or learns from the last row of a sequence. The one before it predicts the last token: no row reads it, but rows may
  * learn from it. */
+size_t train_unread(const struct trainer *t) { return train_learns_from_target(t) ? 1 : 2; }
+
 int train_target(struct trainer *t, vb_error *err)
 {
-    size_t d = t->c->dims.d, unread = train_learns_from_target(t) ? 1 : 2;
+    size_t d = t->c->dims.d, unread = train_unread(t);
     int rc;
     for (size_t q = 0; q < t->sequences; q++) {
         const struct training_sequence *s = t->batch[q];
@@ -128,4 +131,44 @@ int train_target(struct trainer *t, vb_error *err)
             kvcache_truncate(&t->target->caches[q], 0);
     }
     return VB_OK;
+}
+
+/* ---- rows from the residual stream ---- */
+
+size_t trainer_streams(const struct trainer *t, int layers[4])
+{
+    int L = t->c->num_hidden_layers, final;
+    size_t width, n = 0;
+    enum target_rows takes = trainer_takes(t, &width, &final);
+    if (takes == ROWS_THREE) {
+        config_three_layers(L, layers);
+        n = 3;
+    } else if (takes == ROWS_TWO) {
+        layers[n++] = L - 1;
+    }
+    if (takes != ROWS_THREE || final)
+        layers[n++] = L;
+    return n;
+}
+
+static void norm_stream(struct trainer *t, float *to, const float *from, size_t n)
+{
+    size_t d = t->c->dims.d;
+    op_rmsnorm(&t->cx, to, d, from, d, t->model->norm, n, d, (float)t->c->rms_norm_eps);
+}
+
+void trainer_rows_of_streams(struct trainer *t, float *hidden, float *final, const float *const *streams, size_t n)
+{
+    int layers[4];
+    size_t d = t->c->dims.d, parts = t->width / d;
+    struct fpenv env = fpenv_enter();
+    train_threads(t);
+    if (train_takes_final(t))
+        norm_stream(t, hidden, streams[0], n);
+    for (size_t s = 0; s < n && !train_takes_final(t); s++)
+        for (size_t i = 0; i < parts; i++)
+            memcpy(hidden + s * t->width + i * d, streams[i] + s * d, d * sizeof *hidden);
+    if (final && trainer_streams(t, layers) == 4)
+        norm_stream(t, final, streams[3], n);
+    fpenv_leave(env);
 }

@@ -155,6 +155,16 @@ struct trained_eagle {
 };
 void trainer_eagle_look(const struct trainer *t, struct trained_eagle *out);
 
+/* Computes these rows for sequences of at least three tokens, as steps do: hidden[q] [count, width] and, if trainer_takes says so, final[q]
+ * [count, d]; else final is NULL. Whoever keeps them gives them to steps, which have the same bits then. Rows that no step reads become 0. */
+int trainer_rows(struct trainer *t, const struct training_sequence *sequences, size_t count, float *const *hidden, float *const *final, vb_error *err);
+
+/* The rows from the residual stream of another program. trainer_streams returns how many points of the stream they need, and which: `layers` receives
+ * the number of the layer that reads the stream there, or the number of all layers for the stream after the last, before model.norm.
+ * trainer_rows_of_streams computes n rows from the streams [n, d] at these points, in this order; `final` may be NULL as above. */
+size_t trainer_streams(const struct trainer *t, int layers[4]);
+void trainer_rows_of_streams(struct trainer *t, float *hidden, float *final, const float *const *streams, size_t n);
+
 /* New weights. Number i of a tensor is
  *
  *     a * (2 u - 1),  u = r / 2^24    r: the upper 24 bits of word i mod 4 of Philox4x32-10, with the counter i / 4 (two words) and the

@@ -126,6 +126,9 @@ const struct option options_to_train[] = {
      "At the end, continue the beginnings of N held-out documents with the old and with the new modules, and compare them (default 8)."},
     {"--micro-tokens", NULL, "N", RUN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(micro_tokens), 1, MOST,
      "Compute at most N tokens of a step together (default 2048). Fewer need less memory. This option changes no bits."},
+    {"--keep-hidden-states", NULL, NULL, RUN_OPTIONS, TAKES_TRAIN, FLAG, TRAIN(keep_hidden), 0, 0,
+     "Keep the hidden states of the frozen model in DIR/hidden_states.safetensors, so that each sequence is computed by it once and not in each epoch. The "
+     "file takes 4 bytes for each token and each number of a hidden state. The result has the same bits."},
     {"--type", NULL, "TYPE", RUN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(type), 0, 0,
      "Write trained weights as bf16 or f32 (default bf16)."},
     {"--save-megatron", NULL, NULL, RUN_OPTIONS, TAKES_TRAIN, FLAG, TRAIN(save_megatron), 0, 0,

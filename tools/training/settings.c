@@ -200,6 +200,8 @@ int settings_check(struct training *r)
     if (one_of(c, "--part", t->part, parts) < 0 || one_of(c, "--mtp-ends", t->ends, ends) < 0 || one_of(c, "--type", t->type, types) < 0 ||
         one_of(c, "--lr-decay-style", t->lr_decay_style, styles) < 0)
         return EXIT_USAGE;
+    if (t->keep_hidden && is_whole(t))
+        return cli_fail(c, EXIT_USAGE, "--keep-hidden-states keeps what a frozen model computes, and --part %s trains all of it", t->part);
     if (!t->depths && !is_whole(t))
         return cli_fail(c, EXIT_USAGE, "--mtp-num-layers is 0, and --part %s trains nothing else", t->part);
     if (t->seq_length < t->depths + 2)

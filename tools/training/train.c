@@ -10,18 +10,20 @@
 
 /* ---- sequences ----------------------------------------------------------------------------------------------------------------- */
 
-/* The sequences of the next batch. `list` and `numbers` have room for all pieces. */
-static size_t next_batch(struct order *o, struct order_place *place, const struct documents *d, const struct cli_training *t, size_t *numbers,
-                         struct training_sequence *list)
+/* The sequences of the next batch, of the documents to train on or of those held out, with the rows of the frozen model that are not computed
+ * again. `list` and `numbers` have room for all pieces. */
+static int next_batch(struct training *r, int held, struct order_place *place, size_t *numbers, struct training_sequence *list, size_t *count)
 {
-    size_t count = order_next(o, place, (size_t)t->batch_tokens, numbers);
-    for (size_t i = 0; i < count; i++) {
+    struct order *o = held ? &r->held_order : &r->order;
+    const struct documents *d = held ? &r->held : &r->data;
+    *count = order_next(o, place, (size_t)r->c->train.batch_tokens, numbers);
+    for (size_t i = 0; i < *count; i++) {
         const struct order_piece *p = &o->piece[numbers[i]];
         list[i] = (struct training_sequence){.tokens = d->ids + p->first, .count = p->count};
         if (d->is_masked)
             list[i].loss_mask = d->mask + p->first;
     }
-    return count;
+    return r->kept ? kept_give(r, held, numbers, list, *count) : EXIT_DONE;
 }
 
 static size_t tokens_of(const struct training_sequence *list, size_t count)
@@ -116,12 +118,13 @@ static void tell_data(const struct training *r)
 static int evaluate(struct training *r, size_t *numbers, struct training_sequence *list, struct training_losses *out, int *there)
 {
     struct order_place place = {0};
-    size_t count = 0;
+    size_t count = 0, n;
     vb_error err;
+    int code = EXIT_DONE;
     *there = r->held_order.pieces > 0;
-    for (long long i = 0; i < r->c->train.eval_iters && *there && !place.epoch && place.next < r->held_order.pieces; i++)
-        count += next_batch(&r->held_order, &place, &r->held, &r->c->train, numbers, list + count);
-    return *there && trainer_losses(r->trainer, list, count, out, &err) ? cli_error(r->c, &err) : EXIT_DONE;
+    for (long long i = 0; i < r->c->train.eval_iters && *there && !place.epoch && place.next < r->held_order.pieces && code == EXIT_DONE; i++, count += n)
+        code = next_batch(r, 1, &place, numbers, list + count, &n);
+    return code == EXIT_DONE && *there && trainer_losses(r->trainer, list, count, out, &err) ? cli_error(r->c, &err) : code;
 }
 
 /* Evaluates, if there is something held out, and appends a row to the curves. */
@@ -141,12 +144,15 @@ static int step(struct training *r, size_t *numbers, struct training_sequence *l
     vb_error err;
     double norm;
     char where[64];
-    size_t count = next_batch(&r->order, &r->place, &r->data, &r->c->train, numbers, list);
+    size_t count;
+    int code = next_batch(r, 0, &r->place, numbers, list, &count);
+    if (code != EXIT_DONE)
+        return code;
     *lr = settings_lr(&r->c->train, r->step + 1);
     if (trainer_gradients(r->trainer, list, count, &losses, &err) || trainer_update(r->trainer, r->step + 1, *lr, &norm, &err)) {
         snprintf(where, sizeof where, "step %lld", (long long)r->step + 1);
         r->c->where = where;
-        int code = cli_error(r->c, &err);
+        code = cli_error(r->c, &err);
         r->c->where = NULL;
         return code;
     }
@@ -291,6 +297,8 @@ static int run(struct cli *c)
         code = cut_data(&r);
     if (code == EXIT_DONE && c->train.resume)
         code = state_load(&r);
+    if (code == EXIT_DONE && c->train.keep_hidden)
+        code = kept_open(&r);
     cli_listen_to_signals();
     if (code == EXIT_DONE) {
         tell_data(&r);
@@ -302,6 +310,7 @@ static int run(struct cli *c)
         code = save_megatron(&r);
     if (code == EXIT_DONE)
         code = measure_result(&r);
+    kept_close(&r);
     trainer_close(r.trainer);
     heads_close(&r);
     eagle_free(&r);

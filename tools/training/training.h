@@ -2,6 +2,7 @@
  *
  *   DIR/state.safetensors  everything that the next step depends on; replaced by rename after every --save-interval steps
  *   DIR/data.safetensors   the tokens of all documents
+ *   DIR/hidden_states.safetensors  with --keep-hidden-states: rows of the frozen model (tools/training/hidden.h)
  *   DIR/lock               locked while a process trains
  *   DIR/curves.csv, .svg   the losses of the steps so far
  *   DIR/initial            with --from-scratch: the model before the first step, a checkpoint
@@ -19,6 +20,7 @@
 #include "engine/train/trainer.h"
 #include "tools/cli/cli.h"
 #include "tools/training/documents.h"
+#include "tools/training/hidden.h"
 #include "tools/training/order.h"
 
 #define TRAINING_SEED 1234 /* the default of --seed, that of Megatron */
@@ -45,6 +47,7 @@ struct training {
     struct trained_heads heads;  /* if has_heads; heads_close closes what it points to */
     struct trainer *trainer;
     struct trainer_eagle eagle;  /* with --part eagle and eagle3: the head to open; eagle_free frees what it points to */
+    struct kept_states *kept;    /* NULL without --keep-hidden-states */
     int64_t step;                /* how many steps were taken */
     uint64_t tokens;             /* of these steps */
     struct curves curves;
