@@ -103,7 +103,7 @@ struct cli_drafting {
 /* The options of `train`; see tools/training/settings.c. Until then, NULL, -1 and 0 (for flags) mean: not given. */
 struct cli_training {
     char *data, *eval_data; /* lists with commas; cli_lists_close frees them */
-    const char *resume, *part, *ends, *mtp_weights, *heads, *heads_init, *heads_trunk, *heads_mlp, *eagle_head, *loss, *lr_decay_style, *type;
+    const char *resume, *part, *ends, *mtp_weights, *hidden_states, *hidden_layers, *heads, *heads_init, *heads_trunk, *heads_mlp, *eagle_head, *loss, *lr_decay_style, *type;
     double eval_share, mtp_loss_scaling_factor, soft_targets, lr, min_lr, weight_decay, clip_grad, beta1, beta2, eps, bias_rate;
     long long seq_length, batch_tokens, micro_tokens, depths, modules, seed, train_iters, warmup_iters, decay_iters;
     long long attention_heads, query_groups, kv_channels, ffn_hidden_size, draft_vocab_size; /* of a new EAGLE head */

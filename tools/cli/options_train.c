@@ -76,6 +76,12 @@ const struct option options_to_train[] = {
     {"--assistant-only-loss", NULL, NULL, TRAIN_OPTIONS, TAKES_TRAIN, FLAG, TRAIN(assistant_only), 0, 0,
      "Let only the tokens of the assistant's turns be labels: rows that predict other tokens have no loss. All documents must be messages, or tokens with "
      "a loss_mask. The option has the name of TRL's assistant_only_loss."},
+    {"--hidden-states", NULL, "DIR", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(hidden_states), 0, 0,
+     "Train on the files of this folder instead of --data: each has the tokens of a text and the frozen model's hidden states of these, as vLLM's "
+     "ExampleHiddenStatesConnector or `verbatim dump` writes them. MODEL does not compute them again."},
+    {"--hidden-states-layers", NULL, "LIST", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(hidden_layers), 0, 0,
+     "The layers of the files' hidden_states, separated by commas: vLLM's eagle_aux_hidden_state_layer_ids. A number names the stream before this layer, and "
+     "the number of all layers the stream after the last one (default: the last is that after the last layer)."},
     {"--seq-length", NULL, "N", TRAIN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(seq_length), 2, 1 << 30,
      "Cut documents into sequences of at most N tokens (default 512, or max_position_embeddings if that is smaller). A sequence never has tokens of "
      "two documents."},

@@ -18,6 +18,7 @@ void documents_add(struct documents *d, const int32_t *ids, const unsigned char 
     if (d->count == d->end_room) {
         d->end_room = 2 * d->end_room + 64;
         d->end = cli_must(realloc(d->end, d->end_room * sizeof *d->end));
+        d->file = cli_must(realloc(d->file, d->end_room * sizeof *d->file));
     }
     if (count)
         memcpy(d->ids + d->tokens, ids, count * sizeof *ids);
@@ -25,11 +26,15 @@ void documents_add(struct documents *d, const int32_t *ids, const unsigned char 
         d->mask[d->tokens + i] = !mask || mask[i];
         d->is_masked |= mask && !mask[i];
     }
+    d->file[d->count] = (struct document_file){0};
     d->end[d->count++] = d->tokens += count;
 }
 
 void documents_close(struct documents *d)
 {
+    for (size_t i = 0; i < d->count; i++)
+        free(d->file[i].name);
+    free(d->file);
     free(d->ids);
     free(d->mask);
     free(d->end);

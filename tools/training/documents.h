@@ -19,6 +19,10 @@ struct documents {
     unsigned char *mask;   /* [tokens]: 0: the token is no label */
     int is_masked;         /* whether a token is no label */
     size_t *end;           /* [count]: where each of them ends */
+    struct document_file {
+        char *name;    /* in the folder of --hidden-states; NULL: the document is a text */
+        uint64_t hash; /* of what is read of the file */
+    } *file;           /* [count] */
     size_t tokens, count;
     size_t room, end_room; /* for how many `ids` and `end` have memory */
     int32_t end_token;     /* -1: none; set while files are read */

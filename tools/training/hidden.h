@@ -26,4 +26,24 @@ int kept_open(struct training *r);
 int kept_give(struct training *r, int held, const size_t *numbers, struct training_sequence *list, size_t count);
 void kept_close(struct training *r);
 
+/* ---- --hidden-states (tools/training/dumps.c) ----
+ *
+ * Each *.safetensors file of the folder is a document, in the order of their names. Either vLLM's ExampleHiddenStatesConnector wrote it:
+ *
+ *   hidden_states  F32, BF16 or F16  [tokens, layers, d]   the residual stream before some layers, or after the last one and before model.norm
+ *   token_ids      I64               [tokens]
+ *
+ * or `dump` did, with the taps that the trained part needs (trainer_streams) in one pass: model.layers.L.input_layernorm.input, and
+ * model.norm.input for the stream after the last layer. Its tokens are in the manifest beside the file. */
+
+/* Reads the tokens of all files into r->data, and if the trainer is open, checks the numbers of all rows. Reports errors. */
+int dumps_read(struct training *r);
+/* Of a run that is resumed, or if the trainer was opened after dumps_read: refuses files that have changed, and checks the numbers of all rows.
+ * Reports errors. */
+int dumps_check(const struct training *r);
+/* Sets list[i].hidden and list[i].final of the documents that came from files. numbers and held as for kept_give. Reports errors. The caller
+ * releases them with dumps_release, also after an error. */
+int dumps_give(const struct training *r, int held, const size_t *numbers, struct training_sequence *list, size_t count);
+void dumps_release(struct training_sequence *list, size_t count);
+
 #endif

@@ -200,6 +200,12 @@ int settings_check(struct training *r)
     if (one_of(c, "--part", t->part, parts) < 0 || one_of(c, "--mtp-ends", t->ends, ends) < 0 || one_of(c, "--type", t->type, types) < 0 ||
         one_of(c, "--lr-decay-style", t->lr_decay_style, styles) < 0)
         return EXIT_USAGE;
+    if (t->hidden_states && is_whole(t))
+        return cli_fail(c, EXIT_USAGE, "--hidden-states has what a frozen model computes, and --part %s trains all of it", t->part);
+    if (t->hidden_states && (t->keep_hidden || t->assistant_only))
+        return cli_fail(c, EXIT_USAGE, "--hidden-states and %s do not go together", t->keep_hidden ? "--keep-hidden-states" : "--assistant-only-loss");
+    if (t->hidden_layers && !t->hidden_states)
+        return cli_fail(c, EXIT_USAGE, "--hidden-states-layers describes the files of --hidden-states, which is missing");
     if (t->keep_hidden && is_whole(t))
         return cli_fail(c, EXIT_USAGE, "--keep-hidden-states keeps what a frozen model computes, and --part %s trains all of it", t->part);
     if (!t->depths && !is_whole(t))

@@ -8,7 +8,8 @@
  *   hash    I64  [1]: the hash of all other tensors
  *
  * data.safetensors has tokens (I32) and ends (I64) of the documents to train on, held_out.tokens and held_out.ends, and hash; if not all
- * tokens are labels, also loss_mask (U8), and likewise held_out.loss_mask. */
+ * tokens are labels, also loss_mask (U8), and likewise held_out.loss_mask; with --hidden-states also files (U8: a name and a zero byte for each document, only the
+ * zero byte for a text) and file_hashes (I64), and likewise held_out.files and held_out.file_hashes. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -194,19 +195,64 @@ static int reader_find(struct state_reader *f, const char *name, const char *dty
 
 /* ---- the tokens ------------------------------------------------------------------------------------------------------------ */
 
+/* Two tensors with the files of documents; the caller frees *names and *hashes. Returns 2. */
+static size_t file_tensors(vb_tensor *list, const struct documents *d, int held, char **names, uint64_t **hashes)
+{
+    size_t size = 0;
+    *hashes = cli_must(calloc(d->count + 1, sizeof **hashes));
+    for (size_t i = 0; i < d->count; i++)
+        size += 1 + (d->file[i].name ? strlen(d->file[i].name) : 0);
+    char *p = *names = cli_must(calloc(size + 1, 1));
+    for (size_t i = 0; i < d->count; i++) {
+        (*hashes)[i] = d->file[i].hash;
+        p = stpcpy(p, d->file[i].name ? d->file[i].name : "") + 1;
+    }
+    list[0] = tensor(held ? "held_out.files" : "files", "U8", size, 0, 1, *names);
+    list[1] = tensor(held ? "held_out.file_hashes" : "file_hashes", "I64", d->count, 0, 8, *hashes);
+    return 2;
+}
+
+static int read_files(struct state_reader *f, int held, struct documents *d)
+{
+    vb_tensor names, hashes;
+    int code = reader_find(f, held ? "held_out.files" : "files", "U8", &names);
+    if (code == EXIT_DONE)
+        code = reader_find(f, held ? "held_out.file_hashes" : "file_hashes", "I64", &hashes);
+    if (code != EXIT_DONE)
+        return code;
+    const char *p = names.data, *end = p + names.bytes;
+    for (size_t i = 0; i < d->count; i++) {
+        size_t length = strnlen(p, (size_t)(end - p));
+        if (hashes.bytes != 8 * d->count || p + length == end || memchr(p, '/', length))
+            return cli_fail(f->r->c, EXIT_OTHER, "%s: it has no name and hash of a file for document %zu", f->path, i);
+        d->file[i].name = length ? cli_must(strdup(p)) : NULL;
+        memcpy(&d->file[i].hash, (const char *)hashes.data + 8 * i, 8);
+        p += length + 1;
+    }
+    return EXIT_DONE;
+}
+
 int state_save_data(struct training *r)
 {
     const struct documents *d = &r->data, *h = &r->held;
     uint64_t hash;
     size_t count = 4;
-    vb_tensor list[7] = {tensor("tokens", "I32", d->tokens, 0, sizeof *d->ids, d->ids), tensor("ends", "I64", d->count, 0, sizeof *d->end, d->end),
+    char *names[2] = {NULL};
+    uint64_t *hashes[2] = {NULL};
+    vb_tensor list[11] = {tensor("tokens", "I32", d->tokens, 0, sizeof *d->ids, d->ids), tensor("ends", "I64", d->count, 0, sizeof *d->end, d->end),
                          tensor("held_out.tokens", "I32", h->tokens, 0, sizeof *h->ids, h->ids),
                          tensor("held_out.ends", "I64", h->count, 0, sizeof *h->end, h->end)};
     if (d->is_masked)
         list[count++] = tensor("loss_mask", "U8", d->tokens, 0, 1, d->mask);
     if (h->is_masked)
         list[count++] = tensor("held_out.loss_mask", "U8", h->tokens, 0, 1, h->mask);
+    for (int i = 0; i < 2 && r->c->train.hidden_states; i++)
+        count += file_tensors(list + count, i ? h : d, i, &names[i], &hashes[i]);
     int code = write_file(r, "data.safetensors", list, count, &hash);
+    for (int i = 0; i < 2; i++) {
+        free(names[i]);
+        free(hashes[i]);
+    }
     if (code == EXIT_DONE)
         r->data_hash = hash;
     return code;
@@ -232,6 +278,7 @@ static int read_documents(struct state_reader *f, const char *tokens, const char
     memcpy(d->ids, t.data, t.bytes);
     memcpy(d->end, e.data, e.bytes);
     d->mask = cli_must(malloc(d->tokens + 1));
+    d->file = cli_must(calloc(d->count + 1, sizeof *d->file));
     for (size_t i = 0; i < d->tokens; i++)
         d->mask[i] = !d->is_masked || ((const unsigned char *)m.data)[i];
     for (size_t i = 0; i < d->count; i++)
@@ -251,6 +298,8 @@ int state_load_data(struct training *r)
         code = read_documents(&f, "tokens", "ends", "loss_mask", &r->data);
     if (code == EXIT_DONE)
         code = read_documents(&f, "held_out.tokens", "held_out.ends", "held_out.loss_mask", &r->held);
+    for (int i = 0; i < 2 && r->c->train.hidden_states && code == EXIT_DONE; i++)
+        code = read_files(&f, i, i ? &r->held : &r->data);
     r->data_hash = f.hash;
     vb_tensors_close(f.tensors);
     return code;

@@ -10,8 +10,14 @@
 
 /* ---- sequences ----------------------------------------------------------------------------------------------------------------- */
 
+static void release(const struct training *r, struct training_sequence *list, size_t count)
+{
+    if (r->c->train.hidden_states)
+        dumps_release(list, count);
+}
+
 /* The sequences of the next batch, of the documents to train on or of those held out, with the rows of the frozen model that are not computed
- * again. `list` and `numbers` have room for all pieces. */
+ * again. `list` and `numbers` have room for all pieces. The caller releases the list, except after an error. */
 static int next_batch(struct training *r, int held, struct order_place *place, size_t *numbers, struct training_sequence *list, size_t *count)
 {
     struct order *o = held ? &r->held_order : &r->order;
@@ -23,7 +29,12 @@ static int next_batch(struct training *r, int held, struct order_place *place, s
         if (d->is_masked)
             list[i].loss_mask = d->mask + p->first;
     }
-    return r->kept ? kept_give(r, held, numbers, list, *count) : EXIT_DONE;
+    if (!r->c->train.hidden_states)
+        return r->kept ? kept_give(r, held, numbers, list, *count) : EXIT_DONE;
+    int code = dumps_give(r, held, numbers, list, *count);
+    if (code != EXIT_DONE)
+        release(r, list, *count);
+    return code;
 }
 
 static size_t tokens_of(const struct training_sequence *list, size_t count)
@@ -50,7 +61,10 @@ static int hold_out(struct training *r)
         r->data = (struct documents){0};
         for (size_t i = 0; i < all.count; i++) {
             size_t first = i ? all.end[i - 1] : 0;
-            documents_add(held[i] ? &r->held : &r->data, all.ids + first, all.mask + first, all.end[i] - first);
+            struct documents *to = held[i] ? &r->held : &r->data;
+            documents_add(to, all.ids + first, all.mask + first, all.end[i] - first);
+            to->file[to->count - 1] = all.file[i];
+            all.file[i].name = NULL;
         }
         documents_close(&all);
     }
@@ -61,11 +75,13 @@ static int hold_out(struct training *r)
 static int read_data(struct training *r)
 {
     struct cli *c = r->c;
-    if (!c->train.data)
+    if (c->train.data && c->train.hidden_states)
+        return cli_fail(c, EXIT_USAGE, "--data and --hidden-states do not go together: the tokens come from either");
+    if (!c->train.data && !c->train.hidden_states)
         return cli_fail(c, EXIT_USAGE, "--data is missing; see verbatim train --help");
     if (c->train.eval_data && c->train.eval_share > 0)
         return cli_fail(c, EXIT_USAGE, "--eval-data and --eval-share do not go together");
-    int code = documents_read(c, &r->data, c->train.data);
+    int code = c->train.data ? documents_read(c, &r->data, c->train.data) : dumps_read(r);
     if (code == EXIT_DONE && c->train.eval_data)
         code = documents_read(c, &r->held, c->train.eval_data);
     if (code == EXIT_DONE && c->train.eval_share > 0)
@@ -122,9 +138,14 @@ static int evaluate(struct training *r, size_t *numbers, struct training_sequenc
     vb_error err;
     int code = EXIT_DONE;
     *there = r->held_order.pieces > 0;
-    for (long long i = 0; i < r->c->train.eval_iters && *there && !place.epoch && place.next < r->held_order.pieces && code == EXIT_DONE; i++, count += n)
+    for (long long i = 0; i < r->c->train.eval_iters && *there && !place.epoch && place.next < r->held_order.pieces && code == EXIT_DONE; i++) {
         code = next_batch(r, 1, &place, numbers, list + count, &n);
-    return code == EXIT_DONE && *there && trainer_losses(r->trainer, list, count, out, &err) ? cli_error(r->c, &err) : code;
+        count += code == EXIT_DONE ? n : 0;
+    }
+    if (code == EXIT_DONE && *there && trainer_losses(r->trainer, list, count, out, &err))
+        code = cli_error(r->c, &err);
+    release(r, list, count);
+    return code;
 }
 
 /* Evaluates, if there is something held out, and appends a row to the curves. */
@@ -149,7 +170,10 @@ static int step(struct training *r, size_t *numbers, struct training_sequence *l
     if (code != EXIT_DONE)
         return code;
     *lr = settings_lr(&r->c->train, r->step + 1);
-    if (trainer_gradients(r->trainer, list, count, &losses, &err) || trainer_update(r->trainer, r->step + 1, *lr, &norm, &err)) {
+    int rc = trainer_gradients(r->trainer, list, count, &losses, &err);
+    size_t tokens = tokens_of(list, count);
+    release(r, list, count);
+    if (rc || trainer_update(r->trainer, r->step + 1, *lr, &norm, &err)) {
         snprintf(where, sizeof where, "step %lld", (long long)r->step + 1);
         r->c->where = where;
         code = cli_error(r->c, &err);
@@ -157,7 +181,7 @@ static int step(struct training *r, size_t *numbers, struct training_sequence *l
         return code;
     }
     r->step++;
-    r->tokens += tokens_of(list, count);
+    r->tokens += tokens;
     curves_step(&r->curves, &losses, norm);
     return EXIT_DONE;
 }
@@ -227,6 +251,9 @@ static int begin(struct training *r, json_t **head)
         return cli_fail(c, EXIT_USAGE, "MODEL is missing; see verbatim train --help");
     if (!c->train.resume && !c->out)
         return cli_fail(c, EXIT_USAGE, "-o is missing; see verbatim train --help");
+    if (c->train.hidden_states && !(r->hidden_dir = realpath(c->train.hidden_states, NULL)))
+        return cli_fail(c, EXIT_OTHER, "%s: %s", c->train.hidden_states, strerror(errno));
+    c->train.hidden_states = r->hidden_dir;
     int code = EXIT_DONE, scratch = c->train.from_scratch && !c->train.resume;
     if (scratch) {
         code = state_folder(r);
@@ -297,6 +324,8 @@ static int run(struct cli *c)
         code = cut_data(&r);
     if (code == EXIT_DONE && c->train.resume)
         code = state_load(&r);
+    if (code == EXIT_DONE && (c->train.resume || late) && c->train.hidden_states)
+        code = dumps_check(&r);
     if (code == EXIT_DONE && c->train.keep_hidden)
         code = kept_open(&r);
     cli_listen_to_signals();
@@ -321,6 +350,7 @@ static int run(struct cli *c)
     documents_close(&r.held);
     state_close(&r);
     free(r.initial_dir);
+    free(r.hidden_dir);
     free(r.model_dir);
     json_decref(r.options);
     json_decref(head); /* options have strings in it */

@@ -53,6 +53,7 @@ struct training {
     struct curves curves;
     json_t *options;             /* of the run, by name */
     char *model_dir;             /* the absolute path of MODEL */
+    char *hidden_dir;            /* the absolute path of --hidden-states; NULL if it was not given */
     char *initial_dir;           /* DIR/initial; NULL without --from-scratch */
 };
 
