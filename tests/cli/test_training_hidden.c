@@ -135,17 +135,21 @@ static void to_vllm(const char *from, const char *to, const char *how)
                             "--log-interval", "1", "--eval-prompts", "1", "--eval-share", "0.2", __VA_ARGS__)
 
 /* Our own dumps, and the same numbers as vLLM writes them, have the same bits as texts: with the row after model.norm, with that before it, with
- * rows that learn from the model's distribution, with heads that read two layers, and with a head that reads the row after model.norm. */
+ * rows that learn from the model's distribution, with heads that read two layers, with a head that reads the row
+ * after model.norm, and with one that reads three layers, whose draft vocabulary is chosen by the tokens. */
 TEST(hidden_states_of_dumps_have_the_bits_of_texts)
 {
-    static const char *const cases[][2] = {{"--convention", "main-hidden=post-norm"}, {"--convention", "main-hidden=pre-norm"}, {"--soft-targets", "0.5"}, {"--part", "parallel-heads"}, {"--part", "eagle"}};
+    static const char *const cases[][2] = {{"--convention", "main-hidden=post-norm"}, {"--convention", "main-hidden=pre-norm"}, {"--soft-targets", "0.5"}, {"--part", "parallel-heads"}, {"--part", "eagle"}, {"--part", "eagle3"}};
     write_data("data.jsonl", 6, 7);
-    write_dumps("data.jsonl", 6, "own", "model.norm.input,model.layers.2.input_layernorm.input");
+    write_dumps("data.jsonl", 6, "own", "model.norm.input,model.layers.0.input_layernorm.input,model.layers.1.input_layernorm.input,model.layers.2.input_layernorm.input");
     to_vllm("own", "vllm", "F32");
     for (size_t i = 0; i < COUNT(cases); i++) {
         expect_done(FROM_TEXTS(cases[i][0], cases[i][1], "-o", run_file("texts")));
         expect_done(FROM("own", cases[i][0], cases[i][1], "-o", run_file("a"), "--threads", "2"));
-        expect_done(FROM("vllm", cases[i][0], cases[i][1], "-o", run_file("b")));
+        if (!strcmp(cases[i][1], "eagle3")) /* the default layers are those of such heads, and the last */
+            expect_done(FROM("vllm", cases[i][0], cases[i][1], "-o", run_file("b")));
+        else
+            expect_done(FROM("vllm", cases[i][0], cases[i][1], "-o", run_file("b"), "--hidden-states-layers", "0,1,2,3"));
         expect_same_result(run_file("texts"), run_file("a"));
         expect_same_result(run_file("texts"), run_file("b"));
         remove_tree(run_file("texts"));
