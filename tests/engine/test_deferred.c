@@ -54,6 +54,8 @@ TEST(rows_that_are_computed_late_have_the_drafts_of_rows_in_time)
     for (size_t i = 0; i < COUNT(methods); i++)
         for (size_t count = 1; count < COUNT(prompt); count += 14)
             for (size_t n = 1; n < 150; n += 40) {
+                if (!has_turn(i + count / 14 + n / 40, 2))
+                    continue;
                 random_tokens(m, count + n, prompt, count);
                 vb_session *late = open_with(m, methods[i], 1, 240, prompt, count), *soon = open_with(m, methods[i], 0, 240, prompt, count);
                 late->length->layers = MOST_ROWS; /* all rows are caught up, as with a model of many layers */
@@ -285,7 +287,8 @@ TEST(in_a_batch_no_bit_depends_on_when_rows_are_computed)
     random_tokens(m, 4, text, COUNT(text));
     for (uint64_t run = 0; run < 12; run++) {
         uint64_t seed = 900 + run;
-        check_batch(m, &seed, text);
+        if (has_turn(run, 2))
+            check_batch(m, &seed, text);
     }
     vb_model_close(m);
 }

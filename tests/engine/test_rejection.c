@@ -330,13 +330,16 @@ TEST(the_joint_distribution_of_the_output_is_that_of_plain_decoding_exactly)
     for (size_t i = 0; i < COUNT(shapes); i++) {
         struct totals total = {0};
         for (int how = 0; how < 4; how++)
-            for (uint64_t seed = 1; seed <= shapes[i].seeds; seed++, distributions++) {
+            for (uint64_t seed = 1; seed <= shapes[i].seeds; seed++) {
                 struct shape s = shapes[i].shape;
+                if (!has_turn((size_t)(how / 2) + seed, 2))
+                    continue;
                 s.drawn = how % 2;
                 s.mask = how / 2;
                 s.seed = seed;
                 s.V += s.mask; /* so many tokens are allowed */
                 check_shape(&s, &total);
+                distributions++;
             }
         print_message("V %d, K %d, L %zu: %zu ways to the outputs, %zu runs\n", shapes[i].shape.V, shapes[i].shape.K, shapes[i].shape.L, total.ways, total.runs);
         assert_true(total.rejected > 0 && total.accepted_deep > 0);
