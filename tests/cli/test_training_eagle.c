@@ -174,8 +174,6 @@ int main(int argc, char **argv)
         IN_DIR(the_heads_of_the_bundled_model_draft_for_it),
         IN_DIR(options_of_other_parts_are_refused_by_name),
     };
-    if (argc != 2)
-        return 2;
-    verbatim = argv[1];
+    find_verbatim(argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
