@@ -130,6 +130,9 @@ TEST(heads_that_cannot_be_trained_are_refused_in_one_sentence)
     REFUSE("--heads-trunk is for new heads, and --heads names some", "--heads", "golden/heads/parallel-v3", "--heads-trunk", "after");
     REFUSE("--heads-mlp is for --part parallel-heads and model-with-heads", "--part", "modules", "--heads-mlp", "dense");
     REFUSE("--mtp-num-layers is 0, and --part parallel-heads trains parallel heads", "--mtp-num-layers", "0");
+    REFUSE("--mtp-modules does not go together with --part parallel-heads", "--mtp-modules", "2");
+    REFUSE("--mtp-new does not go together with --part model-with-heads", "--part", "model-with-heads", "--mtp-new");
+    REFUSE("--save-megatron does not go together with --part parallel-heads", "--save-megatron");
     REFUSE("head 0 would be dense, but by config.json layer 3 is a layer with experts", "--part", "model-with-heads", "--heads-mlp", "dense");
     REFUSE("parallel heads have none", "--loss", "eagle");
     expect_failure(RUN(HEADS(V3), "--train-iters", "1", "-o", run_file("run"), "--heads", "golden/heads/parallel-v3"), 1, "num_attention_heads of the heads is 2");

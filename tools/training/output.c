@@ -35,6 +35,7 @@ struct output_folder {
     int trained[VB_MAX_DRAFT]; /* whether tensors of module k are trained */
     const char *from;          /* the folder of the other files */
     int whole, f32;            /* whether every weight is trained; whether all tensors are stored in F32 */
+    int modules;               /* how many MTP modules the result has */
 };
 
 static int failed(const struct output_folder *o, const char *path) { return cli_fail(o->r->c, EXIT_OTHER, "%s: %s", path, strerror(errno)); }
@@ -67,13 +68,24 @@ static int layer_of(const char *name)
     return sscanf(name, "model.layers.%d.%n", &layer, &end) == 1 && end ? layer : -1;
 }
 
-/* Fills `trained`. */
+static int is_float(const vb_tensor *t) { return !strcmp(t->dtype, "F32") || !strcmp(t->dtype, "F16") || !strcmp(t->dtype, "BF16"); }
+
+/* Fills `trained`. Modules that were not trained are left out if they are quantised and everything else was trained: the new config.json
+ * has no quantization_config. */
 static void look_at_trained(struct output_folder *o)
 {
+    vb_tensor t;
     for (size_t i = 0; i < trainer_count(o->r->trainer); i++) {
         int module = layer_of(trainer_tensor(o->r->trainer, i)->name) - o->layers;
         if (module >= 0 && module < VB_MAX_DRAFT)
             o->trained[module] = 1;
+    }
+    for (size_t i = 0; o->whole && o->modules && vb_tensors_at(o->source, i, &t); i++) {
+        int module = layer_of(t.name) - o->layers;
+        if (module >= 0 && module < o->modules && !o->trained[module] && !is_float(&t)) {
+            fprintf(stderr, "the MTP modules are left out: they were not trained, and stay quantised\n");
+            o->modules = 0;
+        }
     }
 }
 
@@ -84,7 +96,7 @@ static int is_dropped(const struct output_folder *o, const char *name)
     if (layer < o->layers)
         return o->whole;
     int module = layer - o->layers;
-    return module >= trainer_modules(o->r->trainer) || o->trained[module];
+    return module >= o->modules || o->trained[module];
 }
 
 /* Sorts the tensors of the source: fills files, weight_map (with those that stay) and bytes. */
@@ -327,7 +339,7 @@ static int write_config(const struct output_folder *o)
     char from[PATH_SIZE], to[PATH_SIZE], *text;
     size_t size;
     vb_error err;
-    int modules = trainer_modules(o->r->trainer), code = join(o, from, o->from, "config.json");
+    int modules = o->modules, code = join(o, from, o->from, "config.json");
     if (code == EXIT_DONE)
         code = join(o, to, o->dir, "config.json");
     if (code != EXIT_DONE)
@@ -446,7 +458,8 @@ static int write_folder(struct output_folder *o, const char *name)
 int output_write(struct training *r)
 {
     const struct cli_training *t = &r->c->train;
-    struct output_folder o = {.r = r, .from = r->model_dir, .layers = num_layers(r), .whole = is_whole(t), .f32 = !strcmp(t->type, "f32")};
+    struct output_folder o = {.r = r, .from = r->model_dir, .layers = num_layers(r), .whole = is_whole(t), .f32 = !strcmp(t->type, "f32"),
+                              .modules = trainer_modules(r->trainer)};
     vb_error err;
     if (vb_tensors_open(&o.source, r->model_dir, NULL, &err))
         return cli_error(r->c, &err);
@@ -457,5 +470,5 @@ int output_write(struct training *r)
 
 int output_write_initial(struct training *r, const char *from)
 {
-    return write_folder(&(struct output_folder){.r = r, .from = from, .whole = 1, .f32 = 1}, "initial");
+    return write_folder(&(struct output_folder){.r = r, .from = from, .whole = 1, .f32 = 1, .modules = trainer_modules(r->trainer)}, "initial");
 }

@@ -158,7 +158,7 @@ static int check_part(const struct cli *c)
 {
     const struct cli_training *t = &c->train;
     const char *part = t->part ? t->part : "modules";
-    int eagle = is_eagle(t), eagle3 = !strcmp(part, "eagle3"), new = !t->eagle_head;
+    int eagle = is_eagle(t), eagle3 = !strcmp(part, "eagle3"), new = !t->eagle_head, modules = !strcmp(part, "modules") || !strcmp(part, "model");
     const struct {
         const char *name;
         int given, fits;
@@ -168,11 +168,11 @@ static int check_part(const struct cli *c)
                    {"--kv-channels", t->kv_channels > 0, eagle && new},
                    {"--ffn-hidden-size", t->ffn_hidden_size > 0, eagle && new},
                    {"--draft-vocab-size", t->draft_vocab_size > 0, eagle3 && new},
-                   {"--mtp-modules", t->modules > 0, !eagle},
-                   {"--mtp-new", t->new_modules, !eagle},
-                   {"--mtp-weights", t->mtp_weights != NULL, !eagle},
-                   {"--mtp-ends", t->ends != NULL, !eagle},
-                   {"--save-megatron", t->save_megatron, !eagle},
+                   {"--mtp-modules", t->modules > 0, modules},
+                   {"--mtp-new", t->new_modules, modules},
+                   {"--mtp-weights", t->mtp_weights != NULL, modules},
+                   {"--mtp-ends", t->ends != NULL, modules},
+                   {"--save-megatron", t->save_megatron, modules},
                    {"--copy-target", t->copy_target, !eagle}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (options[i].given && !options[i].fits)
