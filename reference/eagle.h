@@ -4,7 +4,7 @@
  * T that of the target's rows:
  *
  *     EAGLE-1   h^0_i: the target's row i after model.norm          x = W_fc [Emb(tok) ; h] + bias      attention reads x
- *     EAGLE-3   h^0_i = W_fc [three rows of the target's residual stream, before layers 2, L/2 and L-3]
+ *     EAGLE-3   h^0_i = W_fc [three rows of the target's residual stream, before the layers of config_three_layers]
  *               x = h                                               attention reads [RMSNorm_e(Emb(tok)) ; RMSNorm_h(h)]
  *     both      m = x + attention;   y = m + mlp(RMSNorm(m));   h^{k+1} = y
  *     EAGLE-1   logits = W_head y, with the target's W_head         EAGLE-3   logits = W_head RMSNorm(y), over the head's own vocabulary

@@ -19,6 +19,8 @@ static int check_conventions(const struct config *c, vb_error *err)
     return VB_OK;
 }
 
+static int is_eagle(const struct trainer_options *o) { return o->part == TRAIN_EAGLE || o->part == TRAIN_EAGLE3; }
+
 static int check_model(const struct model *m, const struct trainer_options *o, vb_error *err)
 {
     const struct config *c = &m->config;
@@ -27,7 +29,7 @@ static int check_model(const struct model *m, const struct trainer_options *o, v
         return vb_fail(err, VB_BAD_ARGUMENT, "%s: the model has another precision or cache type than f32, and training wants f32", dir);
     if (m->ranks || m->device)
         return vb_fail(err, VB_UNSUPPORTED, "%s: the model is computed by several processes or by a GPU, and training wants one process and the CPU", dir);
-    if (c->index_topk)
+    if (c->index_topk && !is_eagle(o)) /* whose model is only run */
         return vb_fail(err, VB_UNSUPPORTED, "%s: index_topk is %d, and gradients are not computed for sparse attention", dir, c->index_topk);
     if (o->new_model && o->part != TRAIN_MODEL)
         return vb_fail(err, VB_BAD_ARGUMENT, "%s: a new model cannot be frozen, wanted that all of it is trained", dir);
@@ -38,8 +40,6 @@ static int check_model(const struct model *m, const struct trainer_options *o, v
 
 /* Returns how many modules are computed, if there are at least as many. */
 static int used_by(const struct trainer_options *o) { return o->loss && o->loss->chain != CHAIN_MODULES ? min_int(1, o->depths) : o->depths; }
-
-static int is_eagle(const struct trainer_options *o) { return o->part == TRAIN_EAGLE || o->part == TRAIN_EAGLE3; }
 
 static int check_eagle(const struct trainer_options *o, const struct loss *l, vb_error *err)
 {

@@ -72,14 +72,15 @@ TEST(a_new_head_has_the_shape_of_the_options)
     expect_drafts(V3, "eagle", run_file("run/head"));
 }
 
-/* The most frequent tokens, and of equally frequent ones those with the lowest ids. */
+/* The most frequent labels, and of equally frequent ones those with the lowest ids. */
 TEST(a_draft_vocabulary_has_the_most_frequent_tokens)
 {
     static const int64_t tokens[] = {3, 7, 8, 20}; /* 7 and 20 three times; 3, 8 and 11 twice; 40 once */
     vb_tensors *tensors;
     vb_tensor d2t, t2d;
     vb_error err;
-    write_text(runs_dir, "data.jsonl", "{\"tokens\": [7, 20, 11, 7, 20, 11, 7, 20, 3, 8]}\n{\"tokens\": [8, 3, 40]}\n");
+    write_text(runs_dir, "data.jsonl", "{\"tokens\": [7, 20, 11, 7, 20, 11, 7, 20, 3, 8]}\n{\"tokens\": [8, 3, 40]}\n"
+                                       "{\"tokens\": [50, 50, 50, 50, 40], \"loss_mask\": [0, 0, 0, 0, 0]}\n");
     struct said s = RUN("train", V3, "--part", "eagle3", "--draft-vocab-size", "4", NEW, "--data", run_file("data.jsonl"), "--eval-share", "0", "--mtp-num-layers", "1",
                         "--train-iters", "1", SMALL, "-o", run_file("run"));
     expect_code(&s, 0);

@@ -137,6 +137,8 @@ static const struct shape {
       .keys = "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":16,\"beta_fast\":4,\"beta_slow\":1},"}},
     {"EAGLE-3, a narrow head, a vocabulary with gaps", "v3", 15, {.version = 3, .d = 18, .heads = 6, .groups = 3, .dim = 6, .intermediate = 20, .vocab = 37, .embeds = 1}},
     {"EAGLE-3, all tokens, the target's embedding", "glm", 5, {.version = 3, .d = 64, .heads = 5, .groups = 1, .dim = 8, .intermediate = 24}},
+    {"EAGLE-1, a target with sparse attention", "v32", 1, {.version = 1, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24}},
+    {"EAGLE-3, a target with sparse attention", "glm5", 2, {.version = 3, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24, .vocab = 50}},
     {"EAGLE-3, one head, a vocabulary of 11 tokens", "v2-lite", 10, {.version = 3, .d = 64, .heads = 1, .groups = 1, .dim = 2, .intermediate = 8, .vocab = 11}},
 };
 

@@ -53,7 +53,7 @@ const struct option options_to_train[] = {
     {"--ffn-hidden-size", NULL, "N", TRAIN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(ffn_hidden_size), 1, 1 << 24,
      "Let the MLP of a new EAGLE head have the width N (default: intermediate_size of the model)."},
     {"--draft-vocab-size", NULL, "N", TRAIN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(draft_vocab_size), 1, 1 << 24,
-     "Let a new EAGLE-3 head draft only the N most frequent tokens of --data; of tokens that are equally frequent, those with the lowest ids (default: "
+     "Let a new EAGLE-3 head draft only the N most frequent tokens of --data, without those that a loss mask leaves out; of tokens that are equally frequent, those with the lowest ids (default: "
      "32000, or all tokens if there are fewer)."},
     {"--loss", NULL, "NAME", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(loss), 0, 0,
      "Train a published loss: megatron, fastmtp, sum, eagle, eagle3 or hass (docs/TRAINING.md has the formulas; default megatron; for parallel heads sum; "

@@ -32,7 +32,7 @@ static int by_frequency(const void *a, const void *b)
 
 static int by_token(const void *a, const void *b) { return *(const int32_t *)a < *(const int32_t *)b ? -1 : 1; }
 
-/* The `count` most frequent tokens of the data, ascending. */
+/* The `count` tokens that are most often labels in the data, ascending. */
 static int32_t *most_frequent(const struct training *r, size_t V, size_t count)
 {
     struct frequency *of = cli_must(calloc(V, sizeof *of));
@@ -40,7 +40,7 @@ static int32_t *most_frequent(const struct training *r, size_t V, size_t count)
     for (size_t v = 0; v < V; v++)
         of[v].token = (int32_t)v;
     for (size_t i = 0; i < r->data.tokens; i++)
-        of[r->data.ids[i]].count++;
+        of[r->data.ids[i]].count += r->data.mask[i] != 0;
     qsort(of, V, sizeof *of, by_frequency);
     for (size_t i = 0; i < count; i++)
         tokens[i] = of[i].token;
