@@ -296,6 +296,27 @@ TEST(the_result_has_the_frozen_tensors_and_the_trained_ones)
     }
 }
 
+/* Files between two file systems are copied in another way. */
+TEST(the_model_may_be_on_another_file_system_than_the_run)
+{
+    static const char *const files[] = {"config.json", "model-00001-of-000003.safetensors"};
+    char path[300];
+    write_data("data.jsonl", 12, 7);
+    setenv("LD_PRELOAD", fail_io, 1);
+    setenv("FAIL_COPY", "1", 1);
+    struct said s = RUN("train", MTP3, "--data", run_file("data.jsonl"), "--train-iters", "0", SMALL, "--copy-target", "-o", run_file("run"));
+    unsetenv("FAIL_COPY");
+    unsetenv("LD_PRELOAD");
+    expect_code(&s, 0);
+    forget(&s);
+    for (size_t i = 0; i < COUNT(files); i++) {
+        snprintf(path, sizeof path, MTP3 "/%s", files[i]);
+        char copy[300];
+        snprintf(copy, sizeof copy, "run/model/%s", files[i]);
+        expect_same_file(path, run_file(copy));
+    }
+}
+
 /* Of a checkpoint in FP8: everything else is BF16 then, and config.json has no quantization_config. */
 TEST(modules_that_are_not_trained_do_not_stay_quantised_alone)
 {
@@ -410,6 +431,7 @@ int main(int argc, char **argv)
         IN_DIR(ctrl_c_saves_the_newest_step),
         IN_DIR(what_cannot_be_continued_is_refused_by_name),
         IN_DIR(the_result_has_the_frozen_tensors_and_the_trained_ones),
+        IN_DIR(the_model_may_be_on_another_file_system_than_the_run),
         IN_DIR(modules_that_are_not_trained_do_not_stay_quantised_alone),
         IN_DIR(the_result_has_the_weights_of_the_newest_state),
         IN_DIR(modules_go_to_megatrons_names_and_back),

@@ -10,6 +10,7 @@
  *                memory   malloc, calloc and realloc are counted instead, and that one gives NULL
  *   FAIL_RENAME  old      renameat2 fails with EINVAL, as on a file system that does not know its flags (NFS)
  *                simple   link fails too, with EPERM, as on a file system without hard links (FAT). Nothing else fails
+ *   FAIL_COPY    copy_file_range fails with EXDEV, as between two file systems
  *   FAIL_LOG     a file that is made when the call has failed; FAIL_LOG.synced is made when a file has been synced
  *
  * Syncing a directory is not counted: it comes when the file has its name, and may fail. */
@@ -133,6 +134,11 @@ int link(const char *from, const char *to)
     return fails_at_path(to, NAMES) ? -1 : REAL(link)(from, to);
 }
 int mkdir(const char *path, mode_t mode) { return fails_at_path(path, NAMES) ? -1 : REAL(mkdir)(path, mode); }
+
+ssize_t copy_file_range(int in, off_t *in_at, int out, off_t *out_at, size_t size, unsigned flags)
+{
+    return getenv("FAIL_COPY") ? (errno = EXDEV, -1) : REAL(copy_file_range)(in, in_at, out, out_at, size, flags);
+}
 
 /* Taking back a change of names needs no room. */
 int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)

@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -216,7 +217,13 @@ static int write_trained(struct output_folder *o, const char *name, vb_tensor *l
     return code;
 }
 
-/* Copies a file, with the kernel: file systems that can share blocks do. */
+/* Copies some bytes. copy_file_range lets file systems share blocks, but fails between two file systems, and on some network ones. */
+static ssize_t copy_some(int in, int out, size_t most)
+{
+    ssize_t n = copy_file_range(in, NULL, out, NULL, most, 0);
+    return n < 0 && (errno == EXDEV || errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) ? sendfile(out, in, NULL, most) : n;
+}
+
 static int copy_file(const struct output_folder *o, const char *from, const char *to)
 {
     struct stat st;
@@ -226,7 +233,7 @@ static int copy_file(const struct output_folder *o, const char *from, const char
     else if (out < 0)
         code = failed(o, to);
     for (off_t left = code == EXIT_DONE ? st.st_size : 0; left > 0;) {
-        ssize_t n = copy_file_range(in, NULL, out, NULL, left < 1 << 30 ? (size_t)left : 1 << 30, 0);
+        ssize_t n = copy_some(in, out, left < 1 << 30 ? (size_t)left : 1 << 30);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0) {
