@@ -1,4 +1,4 @@
-"""verbatim/_c.py says what verbatim.h says: fields by name and order from its text, sizes and kinds from a compiler."""
+"""verbatim/_c.py and _functions.py say what verbatim.h says: fields by name and order from its text, sizes and kinds from a compiler."""
 
 import ctypes as C
 import os
@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 from conftest import ROOT
-from verbatim import _c
+from verbatim import _c, _functions
 
 HEADER = ROOT / "engine" / "verbatim.h"
 PARTS = [HEADER, *sorted(HEADER.parent.glob("verbatim_*.h"))]  # in the order in which HEADER includes them
@@ -86,7 +86,7 @@ def test_functions_are_those_of_the_header():
     theirs = {}
     for result, name, arguments in re.findall(r"^((?:const )?\w+ \**)(vb_\w+)\(([^;]*)\);", TEXT, flags=re.M):
         theirs[name] = (result.strip() != "void", 0 if arguments == "void" else arguments.count(",") + 1)
-    assert {name: (result is not None, len(arguments)) for name, (result, arguments) in _c.FUNCTIONS.items()} == theirs
+    assert {name: (result is not None, len(arguments)) for name, (result, arguments) in _functions.FUNCTIONS.items()} == theirs
 
 
 def test_version_is_that_of_the_header():

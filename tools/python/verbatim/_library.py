@@ -5,7 +5,7 @@ import functools
 import os
 import pathlib
 
-from . import _c
+from . import _c, _functions
 
 SONAME = "libverbatim.so.0"
 
@@ -36,7 +36,7 @@ def library():
             continue
         if version != _c.VERSION:
             raise OSError("%s is version %s, these bindings are for %s" % (place, version, _c.VERSION))
-        for name, (result, arguments) in _c.FUNCTIONS.items():
+        for name, (result, arguments) in _functions.FUNCTIONS.items():
             function = getattr(lib, name)
             function.restype, function.argtypes = result, arguments
         return lib
