@@ -1,5 +1,5 @@
 /* tests/ops/checkops_attention.c -- attention over the latent cache: rule 4, one query and one head at a time, and the
- * naive form of the report with K and V expanded per head. Every test runs twice: with op_attention, and with op_expanded. Some
+ * naive form of the report with K and V expanded per head. Tests run twice: with op_attention, and with op_expanded. Some
  * run again for each type of the cache. */
 #include "tests/ops/checkops_attention.h"
 #include "tests/support/turn.h"
@@ -345,7 +345,6 @@ TEST(attention_of_a_prompt_equals_that_of_each_query_alone)
     }
 }
 
-/* as branches of a tree of drafts do */
 /* A query with a tail is a query whose timeline has the tail's tokens at its end. */
 static void check_tails(size_t tail, uint64_t *seed)
 {
@@ -376,10 +375,11 @@ static void check_tails(size_t tail, uint64_t *seed)
 TEST(tails_are_the_last_tokens_of_their_queries)
 {
     uint64_t seed = 21;
-    for (size_t tail = 1; expanded && tail <= 4; tail += 3)
+    for (size_t tail = 1; tail <= 4; tail += 3)
         check_tails(tail, &seed);
 }
 
+/* as branches of a tree of drafts do */
 TEST(attention_of_timelines_that_share_rows_equals_that_of_copies)
 {
     uint64_t seed = 5;
@@ -518,7 +518,7 @@ int main(void)
         ALL(attention_does_not_depend_on_the_slots_of_a_timeline),
         T(attention_of_more_queries_than_keep_their_blocks_equals_that_of_each_alone),
         T(attention_of_a_prompt_equals_that_of_each_query_alone),
-        T(tails_are_the_last_tokens_of_their_queries),
+        {"tails_are_the_last_tokens_of_their_queries", tails_are_the_last_tokens_of_their_queries, use, release_all, &settings[KV_F32][1]}, /* op_attention has none */
         ALL(attention_of_timelines_that_share_rows_equals_that_of_copies),
         ALL(attention_ignores_what_stands_behind_its_timeline),
         ALL(attention_gives_nan_to_the_query_that_sees_one_and_to_no_other),
