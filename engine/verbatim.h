@@ -77,8 +77,7 @@ typedef struct vb_allocator {
 /* ---- a model ---------------------------------------------------------------------------------------------------- */
 typedef struct model vb_model;
 typedef struct vb_model_options {
-    vb_allocator allocator; /* the library copies this struct; do not free the object at which `context` points before the model and
-                               its sessions are closed */
+    vb_allocator allocator; /* it is copied; what `context` points at must live until the model and its sessions are closed */
     /* NULL or "f32": weights are used as stored, and activations are f32. "bf16": the input of linear layers is rounded
      * to BF16. Weights that are not stored as BF16 are rounded to BF16 into a copy when the model is opened. "q8",
      * "q4": weights are quantised to Q8_0 or Q4_0 into a copy when the model is opened. With "bf16", INT4 weights
