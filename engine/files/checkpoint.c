@@ -5,6 +5,7 @@
 #include "engine/base/json.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -352,7 +353,8 @@ int checkpoint_open(struct checkpoint **out, const char *dir, const vb_allocator
     for (size_t i = 0; !rc && !found && i < sizeof file_names / sizeof *file_names; i++)
         rc = open_named(c, &file_names[i], &found, err);
     if (!rc && !found)
-        rc = vb_fail(err, VB_IO, "%s: there is neither %s nor %s", dir, file_names[0].single, file_names[0].index);
+        rc = !vb_file_exists(dir) ? vb_fail(err, VB_IO, "%s: %s", dir, strerror(ENOENT))
+                                  : vb_fail(err, VB_IO, "%s: there is neither %s nor %s", dir, file_names[0].single, file_names[0].index);
     if (!rc)
         rc = checkpoint_rename(c, err);
     return checkpoint_finish(out, c, rc, err);

@@ -114,6 +114,8 @@ TEST(a_run_on_a_full_disk_says_so_and_continues_later)
         if (failed && (failed != 1 || !s.err_size || strchr(s.err, '\n') != s.err + s.err_size - 1))
             fail_msg("call %ld: exit code %d, %s", at, failed, s.err);
         forget(&s);
+        if (failed && access(run_file("run/state.safetensors"), F_OK))
+            assert_int_equal(access(run_file("run"), F_OK), -1); /* nobody can continue it: nothing is left */
         if (failed && !access(run_file("run/state.safetensors"), F_OK)) {
             s = RUN("train", "--resume", b);
             expect_code(&s, 0);
@@ -209,6 +211,7 @@ TEST(what_cannot_be_continued_is_refused_by_name)
     expect_code(&s, 0);
     forget(&s);
     expect_failure(RUN("train", "--resume", run, "--lr", "2e-3"), 2, "--lr is 0.002");
+    expect_failure(RUN("train", "--resume", run, "--train-iters", "1"), 2, "--train-iters is 1, the run in");
     expect_failure(RUN("train", "--resume", run, "--part", "model"), 2, "--part is \"model\"");
     expect_failure(RUN("train", "--resume", run, "--mtp-new"), 2, "--mtp-new is true");
     expect_failure(RUN("train", "--resume", run, "--data", "other.txt"), 2, "--data is \"other.txt\"");

@@ -185,6 +185,18 @@ TEST(a_run_from_dumps_is_resumed_unless_a_file_has_changed)
     expect_failure(FROM("f16", "-o", run_file("no"), "--hidden-states-layers", "0,x"), 2, "--hidden-states-layers is 0,x, wanted numbers of layers");
 }
 
+/* A new EAGLE-3 head knows which rows it reads only when all tokens are known: then the rows are checked. */
+TEST(a_new_head_refuses_a_bad_row_before_its_run_begins)
+{
+    write_data("data.jsonl", 2, 7);
+    write_dumps("data.jsonl", 2, "own", "model.norm.input,model.layers.0.input_layernorm.input,model.layers.1.input_layernorm.input,model.layers.2.input_layernorm.input");
+    to_vllm("own", "wrong", "nan");
+    expect_failure(FROM("wrong", "--part", "eagle3", "--hidden-states-layers", "0,1,2,3", "-o", run_file("run")), 1,
+                   "hidden_states: number 7 of the hidden state of token 5 is not finite");
+    expect_failure(FROM("own", "--part", "eagle3", "--loss", "hass", "-o", run_file("run")), 2, "a loss of features");
+    assert_int_equal(access(run_file("run"), F_OK), -1);
+}
+
 /* The script's other ways are mistakes. */
 TEST(wrong_files_of_hidden_states_are_refused_in_one_sentence)
 {
@@ -211,8 +223,10 @@ TEST(wrong_files_of_hidden_states_are_refused_in_one_sentence)
     expect_failure(FROM("own", "--data", "x", "-o", run_file("run")), 2, "--data and --hidden-states do not go together");
     expect_failure(FROM("own", "--keep-hidden-states", "-o", run_file("run")), 2, "--hidden-states and --keep-hidden-states do not go together");
     expect_failure(FROM("own", "--part", "model", "-o", run_file("run")), 2, "--part model trains all of it");
+    expect_failure(FROM("own", "--hidden-states-layers", "3,", "-o", run_file("run")), 2, "--hidden-states-layers is 3,, wanted numbers of layers");
     remove(run_file("own/0.jsonl"));
     expect_failure(FROM("own", "-o", run_file("run")), 1, "0.jsonl: No such file");
+    assert_int_equal(access(run_file("run"), F_OK), -1); /* no folder is left */
 }
 
 int main(int argc, char **argv)
@@ -222,6 +236,7 @@ int main(int argc, char **argv)
         IN_DIR(a_run_that_is_resumed_reads_kept_hidden_states_unless_they_are_damaged),
         IN_DIR(hidden_states_of_dumps_have_the_bits_of_texts),
         IN_DIR(a_run_from_dumps_is_resumed_unless_a_file_has_changed),
+        IN_DIR(a_new_head_refuses_a_bad_row_before_its_run_begins),
         IN_DIR(wrong_files_of_hidden_states_are_refused_in_one_sentence),
     };
     find_verbatim(argc, argv);

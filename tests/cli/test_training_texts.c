@@ -81,20 +81,31 @@ TEST(wrong_texts_are_refused_with_their_place)
                  {"a.jsonl", "\n{\"tokens\": 5}\n", "a.jsonl: line 2: tokens is 5, wanted an array"},
                  {"a.jsonl", "{\"tokens\": [5], \"text\": \"x\"}\n", "line 1: wanted one of the keys text, messages and tokens, found 2"},
                  {"a.jsonl", "{\"tokens\": [5]\n", "line 1: column"},
-                 {"a.jsonl", "[5]\n", "line 1: wanted one of the keys text, messages and tokens, found 0"},
+                 {"a.jsonl", "{\"x\": 5}\n", "line 1: wanted one of the keys text, messages and tokens, found 0"},
+                 {"a.jsonl", "[5]\n", "line 1: the line is [5], wanted an object with one of the keys text, messages and tokens"},
+                 {"a.jsonl", "{\"messages\": 5}\n", "line 1: messages is 5, wanted an array"},
+                 {"a.jsonl", "{\"messages\": [{\"content\": \"hi\"}]}\n", "line 1: message 0 is not an object with a role"},
+                 {"a.jsonl", "\n", "a.jsonl has no documents"},
                  {"a.jsonl", "{\"tokens\": [5, 6.5]}\n", "line 1: token 1 is 6.5, wanted a token id"},
                  {"a.txt", "some text\n", "tokenizer"},
                  {"a.jsonl", "{\"tokens\": [5, 6, 7]}\n{\"tokens\": [5, 6, 7]}\n", "--data has no sequence of 5 tokens or more to train on"}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         write_text(runs_dir, cases[i].name, cases[i].text);
         expect_failure(RUN("train", MTP3, "--data", run_file(cases[i].name), "--train-iters", "1", "-o", run_file("run")), 1, cases[i].said);
-        remove_tree(run_file("run"));
+        assert_int_equal(access(run_file("run"), F_OK), -1); /* no folder is left */
     }
+    write_text(runs_dir, "a.txt", "one\n<|endoftext|>\ntwo \xff\n");
+    expect_failure(RUN("train", TALE, "--data", run_file("a.txt"), "--train-iters", "1", "-o", run_file("run")), 1, "a.txt: document 2: the text is not valid UTF-8 at byte 4");
+    write_data("data.jsonl", 12, 7);
+    expect_failure(RUN("train", MTP3, "--data", run_file("data.jsonl"), "--eval-data", run_file("a.jsonl"), "--train-iters", "1", "-o", run_file("run")), 1,
+                   "--eval-data has no sequence of 5 tokens or more");
     write_data("one.jsonl", 1, 3);
     expect_failure(RUN("train", MTP3, "--data", run_file("one.jsonl"), "--train-iters", "1", "-o", run_file("run")), 2, "--data has 1 document, of which none can be held out");
     assert_int_equal(access(run_file("run"), F_OK), -1);
     expect_failure(RUN("train", MTP3, "--data", run_file("nothing.txt"), "--train-iters", "1", "-o", run_file("run")), 1, "nothing.txt: No such file");
-    assert_int_equal(access(run_file("run"), F_OK), -1); /* no folder is left */
+    expect_failure(RUN("train", MTP3, "--data", "x", "--train-iters", "1", "-o", run_file("one.jsonl/run")), 1, "one.jsonl/run: Not a directory");
+    expect_failure(RUN("train", MTP3, "--data", "x", "--train-iters", "1", "-o", run_file("run"), "--mtp-weights", "nowhere"), 1, "nowhere: No such file");
+    assert_int_equal(access(run_file("run"), F_OK), -1);
     expect_failure(RUN("train", MTP3, "--train-iters", "1", "-o", run_file("run")), 2, "--data is missing");
     expect_failure(RUN("train", MTP3, "--data", "x", "-o", run_file("run")), 2, "--train-iters is missing");
     expect_failure(RUN("train", MTP3, "--data", "x", "--train-iters", "1"), 2, "-o is missing");

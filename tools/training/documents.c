@@ -59,8 +59,8 @@ static int check_ids(const struct cli *c, const int32_t *ids, size_t count)
     return EXIT_DONE;
 }
 
-/* Encodes a document and appends it. `is_chat`: the text comes from the chat template. */
-static int add_text(struct cli *c, struct documents *d, const char *text, size_t size, int is_chat)
+/* Encodes a document and appends it. `name`: for messages. `is_chat`: the text comes from the chat template. */
+static int add_text(struct cli *c, struct documents *d, const char *name, const char *text, size_t size, int is_chat)
 {
     int32_t *ids;
     size_t count;
@@ -68,7 +68,7 @@ static int add_text(struct cli *c, struct documents *d, const char *text, size_t
         return cli_error(c, &c->tokenizer_error);
     if (!is_chat && c->train.assistant_only)
         return cli_fail(c, EXIT_OTHER, "the document is a text, and --assistant-only-loss wants messages, or tokens with a loss_mask");
-    int code = is_chat ? cli_encode(c, "the text", text, size, 1, &ids, &count) : cli_encode_prompt(c, "the text", text, size, 0, &ids, &count);
+    int code = is_chat ? cli_encode(c, name, text, size, 1, &ids, &count) : cli_encode_prompt(c, name, text, size, 0, &ids, &count);
     if (code != EXIT_DONE)
         return code;
     code = check_ids(c, ids, count);
@@ -108,6 +108,8 @@ static int is_newline(char ch) { return ch == '\n' || ch == '\r'; }
 static int add_texts(struct cli *c, struct documents *d, const char *file, const char *text, size_t size)
 {
     const char *end = text + size;
+    char name[40];
+    size_t number = 0;
     int code = EXIT_DONE;
     for (const char *p = text, *last; p < end && code == EXIT_DONE; p = last + strlen(SEPARATOR)) {
         const char *first = p;
@@ -117,8 +119,9 @@ static int add_texts(struct cli *c, struct documents *d, const char *file, const
             first++;
         while (behind > first && is_newline(behind[-1]))
             behind--;
+        snprintf(name, sizeof name, "document %zu", ++number);
         if (behind > first)
-            code = add_text(c, d, first, (size_t)(behind - first), 0);
+            code = add_text(c, d, name, first, (size_t)(behind - first), 0);
         if (last == end)
             break;
         cli_progress(file, (size_t)(last - text), size);
@@ -150,7 +153,9 @@ static int add_messages(struct cli *c, struct documents *d, const json_t *messag
     vb_error err;
     char *text = NULL;
     size_t size;
-    int code = cli_open_template(c);
+    int code = turns_check(c, messages);
+    if (code == EXIT_DONE)
+        code = cli_open_template(c);
     if (code != EXIT_DONE)
         return code;
     json_t *variables = tools ? json_pack("{s:O}", "tools", tools) : NULL;
@@ -164,7 +169,7 @@ static int add_messages(struct cli *c, struct documents *d, const json_t *messag
     if (vb_template_render(c->template, c->tokenizer, said, strlen(said), 0, more, &text, &size, &err))
         code = cli_fail(c, EXIT_OTHER, "%s", err.message);
     else
-        code = add_text(c, d, text, size, 1);
+        code = add_text(c, d, "messages", text, size, 1);
     vb_text_free(text);
     free(more);
     json_decref(variables);
@@ -224,7 +229,9 @@ static int add_line(struct cli *c, struct documents *d, const char *line, size_t
     const json_t *text = json_object_get(json, "text"), *messages = json_object_get(json, "messages"), *ids = json_object_get(json, "tokens");
     const json_t *mask = json_object_get(json, "loss_mask");
     int code, found = !!text + !!messages + !!ids;
-    if (found != 1)
+    if (!json_is_object(json))
+        code = cli_fail(c, EXIT_OTHER, "the line is %s, wanted an object with one of the keys text, messages and tokens", json_show(json, shown));
+    else if (found != 1)
         code = cli_fail(c, EXIT_OTHER, "wanted one of the keys text, messages and tokens, found %d", found);
     else if (mask && !ids)
         code = cli_fail(c, EXIT_OTHER, "loss_mask is given without tokens, for which it is");
@@ -235,7 +242,7 @@ static int add_line(struct cli *c, struct documents *d, const char *line, size_t
     else if (!json_is_string(text))
         code = cli_fail(c, EXIT_OTHER, "text is %s, wanted a string", json_show(text, shown));
     else
-        code = json_string_length(text) ? add_text(c, d, json_string_value(text), json_string_length(text), 0) : EXIT_DONE;
+        code = json_string_length(text) ? add_text(c, d, "text", json_string_value(text), json_string_length(text), 0) : EXIT_DONE;
     json_decref(json);
     return code;
 }

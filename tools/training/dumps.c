@@ -251,7 +251,7 @@ static int read_rows(const struct dump_file *f, size_t i, size_t first, size_t c
             return cli_fail(f->r->c, EXIT_OTHER, "%s: %s", f->path, err.message);
         for (size_t k = 0; k < d; k++)
             if (!isfinite(row[k]))
-                return cli_fail(f->r->c, EXIT_OTHER, "%s: number %zu of the hidden state of token %zu is not finite", f->path, k, first + s);
+                return cli_fail(f->r->c, EXIT_OTHER, "%s: %s: number %zu of the hidden state of token %zu is not finite", f->path, f->stream[i].name, k, first + s);
     }
     return EXIT_DONE;
 }
@@ -301,6 +301,9 @@ int dumps_read(struct training *r)
 {
     const struct cli *c = r->c;
     struct dirent **list;
+    int unused[MOST_COLUMNS];
+    if (c->train.hidden_layers && !read_layers(c, unused))
+        return EXIT_USAGE;
     int count = scandir(c->train.hidden_states, &list, is_dump, by_name), code = EXIT_DONE;
     if (count < 0)
         return cli_fail(c, EXIT_OTHER, "%s: %s", c->train.hidden_states, strerror(errno));

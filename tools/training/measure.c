@@ -121,7 +121,7 @@ static json_t *way_json(const struct training *r, const struct way *w, int draft
 
 static void print_table(const struct training *r, const struct way way[WAYS], long long prompts)
 {
-    printf("%lld held-out prompts, up to %d tokens each\n%-16s%-16s%-12s%s\n", prompts, NEW_TOKENS, "", "tokens/forward", "tokens/s", "accepted, by depth");
+    printf("%lld held-out prompt%s, up to %d tokens each\n%-16s%-16s%-12s%s\n", prompts, prompts == 1 ? "" : "s", NEW_TOKENS, "", "tokens/forward", "tokens/s", "accepted, by depth");
     for (int w = 0; w < WAYS; w++) {
         if (!way[w].model)
             continue;

@@ -56,7 +56,7 @@ int output_check(const struct cli *c, const char *model_dir)
     snprintf(path, sizeof path, "%s/" SINGLE, model_dir);
     snprintf(index, sizeof index, "%s/" INDEX, model_dir);
     if (!stat(model_dir, &st) && access(path, F_OK) && access(index, F_OK))
-        return cli_fail(c, EXIT_OTHER, "%s has neither " SINGLE " nor " INDEX ": its tensors have other names", model_dir);
+        return cli_fail(c, EXIT_OTHER, "%s: there is neither " SINGLE " nor " INDEX, model_dir);
     return EXIT_DONE;
 }
 

@@ -211,7 +211,8 @@ int settings_check(struct training *r)
     if (!t->depths && !is_whole(t))
         return cli_fail(c, EXIT_USAGE, "--mtp-num-layers is 0, and --part %s trains nothing else", t->part);
     if (t->seq_length < t->depths + 2)
-        return cli_fail(c, EXIT_USAGE, "--seq-length is %lld; %lld depths want sequences of %lld tokens or more", t->seq_length, t->depths, t->depths + 2);
+        return cli_fail(c, EXIT_USAGE, "--seq-length is %lld; %lld depth%s sequences of %lld tokens or more", t->seq_length, t->depths,
+                        t->depths == 1 ? " wants" : "s want", t->depths + 2);
     if (t->seq_length > vb_max_positions(c->model))
         return cli_fail(c, EXIT_USAGE, "--seq-length is %lld, the model has %d positions", t->seq_length, vb_max_positions(c->model));
     if (t->draft_vocab_size > vb_vocab_size(c->model))
@@ -221,7 +222,7 @@ int settings_check(struct training *r)
     if (t->eval_share >= 1)
         return cli_fail(c, EXIT_USAGE, "--eval-share is %g, wanted a number below 1", t->eval_share);
     if (t->min_lr > t->lr)
-        return cli_fail(c, EXIT_USAGE, "--min-lr is %g, --lr %g", t->min_lr, t->lr);
+        return cli_fail(c, EXIT_USAGE, "--min-lr is %g, wanted at most --lr, which is %g", t->min_lr, t->lr);
     if (t->beta1 >= 1 || t->beta2 >= 1)
         return cli_fail(c, EXIT_USAGE, "--adam-beta%d is %g, wanted a number below 1", t->beta1 >= 1 ? 1 : 2, t->beta1 >= 1 ? t->beta1 : t->beta2);
     if (t->warmup_iters >= t->decay_iters && t->warmup_iters)

@@ -73,8 +73,8 @@ static int make_folder(struct training *r)
     r->made = !mkdir(r->dir, 0777);
     if (r->made || (errno == EEXIST && is_empty(r->dir)))
         return EXIT_DONE;
-    return errno == EEXIST || errno == ENOTDIR ? cli_fail(r->c, EXIT_OTHER, "-o %s: it exists and is not an empty folder; --resume continues a run", r->dir)
-                                               : cli_fail(r->c, EXIT_OTHER, "-o %s: %s", r->dir, strerror(errno));
+    return errno == EEXIST ? cli_fail(r->c, EXIT_OTHER, "-o %s: it exists and is not an empty folder; --resume continues a run", r->dir)
+                           : cli_fail(r->c, EXIT_OTHER, "-o %s: %s", r->dir, strerror(errno));
 }
 
 static int find_folder(struct training *r)
@@ -110,19 +110,29 @@ int state_folder(struct training *r)
     return EXIT_DONE;
 }
 
+/* Without a state, nobody can continue the run: takes back what it has written. */
+static void remove_run(const struct training *r)
+{
+    static const char *const files[] = {"hidden_states.safetensors", "data.safetensors", "lock"};
+    char path[PATH_SIZE];
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        path_of(r, files[i], path);
+        unlink(path);
+    }
+    if (r->initial_dir)
+        output_remove(r->initial_dir);
+    if (r->made)
+        rmdir(r->dir);
+}
+
 void state_close(struct training *r)
 {
     char path[PATH_SIZE];
     if (r->lock < 0)
         return;
-    if (!r->data_hash && !r->c->train.resume) { /* the run has not begun: its folder has nothing but the lock */
-        path_of(r, "lock", path);
-        unlink(path);
-        if (r->initial_dir)
-            output_remove(r->initial_dir);
-        if (r->made)
-            rmdir(r->dir);
-    }
+    path_of(r, "state.safetensors", path);
+    if (access(path, F_OK) && !r->c->train.resume)
+        remove_run(r);
     close(r->lock);
     r->lock = -1;
 }
@@ -486,5 +496,7 @@ int state_load(struct training *r)
     }
     json_decref(head);
     vb_tensors_close(f.tensors);
+    if (code == EXIT_DONE && r->step > r->c->train.train_iters)
+        code = cli_fail(r->c, EXIT_USAGE, "--train-iters is %lld, the run in %s has %lld steps already", r->c->train.train_iters, r->dir, (long long)r->step);
     return code;
 }

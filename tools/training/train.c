@@ -82,11 +82,11 @@ static int read_data(struct training *r)
     if (c->train.eval_data && c->train.eval_share > 0)
         return cli_fail(c, EXIT_USAGE, "--eval-data and --eval-share do not go together");
     int code = c->train.data ? documents_read(c, &r->data, c->train.data) : dumps_read(r);
+    if (code == EXIT_DONE && !r->data.count)
+        code = cli_fail(c, EXIT_OTHER, "--data %s has no documents", c->train.data);
     if (code == EXIT_DONE && c->train.eval_data)
         code = documents_read(c, &r->held, c->train.eval_data);
-    if (code == EXIT_DONE && c->train.eval_share > 0)
-        code = hold_out(r);
-    return code == EXIT_DONE ? state_save_data(r) : code;
+    return code == EXIT_DONE && c->train.eval_share > 0 ? hold_out(r) : code;
 }
 
 /* Cuts the documents into pieces that every depth predicts a token of. */
@@ -103,6 +103,8 @@ static int cut_data(struct training *r)
     r->held_order.epoch = 0;
     if (!r->order.pieces)
         return cli_fail(c, EXIT_OTHER, "--data has no sequence of %zu tokens or more to train on%s", shortest, r->data.is_masked ? " whose loss mask has labels" : "");
+    if (t->eval_data && !r->held_order.pieces)
+        return cli_fail(c, EXIT_OTHER, "--eval-data has no sequence of %zu tokens or more%s", shortest, r->held.is_masked ? " whose loss mask has labels" : "");
     return EXIT_DONE;
 }
 
@@ -326,6 +328,8 @@ static int run(struct cli *c)
         code = state_load(&r);
     if (code == EXIT_DONE && (c->train.resume || late) && c->train.hidden_states)
         code = dumps_check(&r);
+    if (code == EXIT_DONE && !c->train.resume)
+        code = state_save_data(&r);
     if (code == EXIT_DONE && c->train.keep_hidden)
         code = kept_open(&r);
     cli_listen_to_signals();

@@ -105,7 +105,7 @@ static int mask_tokens(const struct turns *t, const int32_t *ids, unsigned char 
     return EXIT_DONE;
 }
 
-static int check_messages(const struct cli *c, const json_t *messages)
+int turns_check(const struct cli *c, const json_t *messages)
 {
     char shown[JSON_SHOWN];
     if (!json_is_array(messages))
@@ -121,9 +121,7 @@ int turns_encode(struct cli *c, const json_t *messages, const json_t *more, int3
     struct turns t = {.c = c, .messages = messages, .more = more};
     *ids = NULL;
     *mask = NULL;
-    int code = check_messages(c, messages);
-    if (code == EXIT_DONE)
-        code = find_said(&t);
+    int code = find_said(&t);
     if (code == EXIT_DONE)
         code = cli_encode(c, "the text", t.text, t.size, 1, ids, count);
     if (code == EXIT_DONE) {
