@@ -40,7 +40,7 @@ static void narrow(struct eagle_step *p, int S)
     size_t U = p->run.target.c->dims.V, V = (size_t)p->e->vocab;
     for (size_t s = 0; s < (size_t)S; s++) {
         int best = ref_argmax(p->all_z + s * U, (int)U);
-        p->best[s] = best < 0 || !p->e->ids ? best : p->e->ids[best];
+        p->best[s] = best < 0 ? 0 : p->e->ids ? p->e->ids[best] : best; /* if a logit is NaN: any id, so that the row has a loss */
         for (size_t id = 0; id < V; id++)
             p->target_z[s * V + id] = p->all_z[s * U + (size_t)reference_eagle_token(p->e, (int)id)];
     }

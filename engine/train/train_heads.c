@@ -4,6 +4,7 @@
  * on. So the order of the sum does not depend on how the step is cut into micro-batches. */
 #include "engine/train/train_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "engine/base/numbers.h"
@@ -47,14 +48,21 @@ static void target_logits(struct trainer *t, size_t first, size_t n)
     op_linear(&t->cx, t->shared.target_z, t->final + first * t->c->dims.d, &t->head.w, n);
 }
 
-/* The token with the largest logit, and of equal ones that with the lowest id. */
+/* The token with the largest logit, and of equal ones that with the lowest id. If a logit is NaN: the last one that is. */
 static size_t best_of(const float *z, size_t V)
 {
     size_t best = 0;
     for (size_t v = 1; v < V; v++)
-        if (z[v] > z[best])
+        if (z[v] > z[best] || isnan(z[v]))
             best = v;
     return best;
+}
+
+/* The head's id of the best of the target's logits z, or -1. If this is NaN, any id, so that the row has a loss, which is NaN, too. */
+static int32_t id_of_best(const struct train_predicted *x, const float *z, size_t V)
+{
+    size_t best = best_of(z, V);
+    return isnan(z[best]) ? 0 : x->ids[best];
 }
 
 /* From tokens to ids of a draft vocabulary. If rows learn from the target, the label is the target's best token instead of the text's, and the target's
@@ -65,7 +73,7 @@ static void narrow(const struct trainer *t, const struct train_predicted *x, flo
     for (size_t s = 0; s < n; s++) {
         const float *row = z ? z + s * V : NULL;
         if (labels[s] >= 0)
-            labels[s] = x->ids[row ? best_of(row, V) : (size_t)labels[s]];
+            labels[s] = row ? id_of_best(x, row, V) : x->ids[labels[s]];
         for (size_t i = 0; row && i < count; i++) /* to places that were read before: tokens are ascending */
             z[s * count + i] = row[x->tokens[i]];
     }

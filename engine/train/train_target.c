@@ -36,7 +36,7 @@ void train_target_close(struct trainer *t)
     t->target = NULL;
 }
 
-/* Makes room for t->room tokens and t->most sequences. */
+/* Makes room for t->room tokens and t->most sequences. After an error, the caller closes what was opened. */
 static int open_pass(struct trainer *t, vb_error *err)
 {
     struct target_pass *p = t->target = vb_alloc(&t->allocator, 1, sizeof *p);
@@ -112,8 +112,10 @@ int train_target(struct trainer *t, vb_error *err)
                 memcpy(t->final + first * d, s->final, (s->count - unread) * d * sizeof *t->final);
             continue;
         }
-        if (!t->target && (rc = open_pass(t, err)))
+        if (!t->target && (rc = open_pass(t, err))) {
+            train_target_close(t);
             return rc;
+        }
         struct kvcache *cache = &t->target->caches[q];
         for (size_t i = 0; i + unread < s->count; i++) {
             struct row row = {.cache = cache, .token = s->tokens[i], .slot = kvcache_append(cache), .index = (int32_t)i, .position = (int32_t)i, .expanded = 1};

@@ -200,8 +200,11 @@ int train_reserve(struct trainer *t, size_t tokens, size_t longest, size_t seque
     t->longest = max_size(longest, t->longest);
     t->most = max_size(sequences, t->most);
     carve_all(&c, t);
-    if (!(c.base = t->values = vb_alloc_unset(&t->allocator, c.used)))
-        return vb_fail(err, VB_NO_MEMORY, "no memory for a micro-batch of %zu tokens: it needs %zu bytes", t->room, c.used);
+    if (!(c.base = t->values = vb_alloc_unset(&t->allocator, c.used))) {
+        vb_fail(err, VB_NO_MEMORY, "no memory for a micro-batch of %zu tokens: it needs %zu bytes", t->room, c.used);
+        t->room = t->longest = t->most = 0; /* a smaller one may fit */
+        return VB_NO_MEMORY;
+    }
     c.used = 0;
     carve_all(&c, t);
     for (size_t s = 0; s < t->room; s++)

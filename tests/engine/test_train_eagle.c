@@ -319,6 +319,45 @@ TEST(numbers_that_are_not_finite_are_named)
     vb_model_close(m);
 }
 
+/* If the best token is not in the head's vocabulary, a row has no loss; but it has one if nobody knows the best token. */
+TEST(rows_of_a_target_that_are_nan_are_not_left_out)
+{
+    static float hidden[6 * 3 * WIDTH], final[6 * WIDTH];
+    struct loss loss = loss_of("eagle3", 1);
+    struct training_step s;
+    struct training_losses losses;
+    vb_model *m = open_tiny("v3");
+    training_step(&s, m, TRAIN_EAGLE3, 1);
+    s.options.loss = &loss;
+    s.options.eagle = &(struct trainer_eagle){.heads = 2, .dim = 32, .intermediate = 40, .tokens = (int32_t[]){5, 9}, .vocab_size = 2};
+    struct trainer *t = training_open(m, &s);
+    struct training_sequence text = {.tokens = s.tokens, .count = 6, .hidden = hidden, .final = final};
+    OK(trainer_losses(t, &text, 1, &losses, &err));
+    for (size_t i = 0; i < COUNT(final); i++)
+        final[i] = NAN;
+    REFUSED(trainer_losses(t, &text, 1, &losses, &err), VB_NOT_FINITE, "a loss is not finite");
+    trainer_close(t);
+    vb_model_close(m);
+}
+
+TEST(every_failed_allocation_is_an_error_and_nothing_leaks)
+{
+    struct counted counted = {.fail = -1};
+    const vb_allocator allocator = {counted_alloc, counted_free, &counted};
+    struct loss loss = loss_of("eagle3", 2);
+    struct training_step s;
+    struct model *m;
+    OK(model_open(&m, "golden/tiny/v3", &allocator, &err));
+    training_step(&s, m, TRAIN_EAGLE3, 2);
+    s.options.loss = &loss;
+    s.options.threads = 2;
+    s.options.eagle = &(struct trainer_eagle){.heads = 2, .dim = 32, .intermediate = 40, .tokens = (int32_t[]){5, 9}, .vocab_size = 2};
+    training_fails_without_memory(m, &s, &counted);
+    s.options.eagle = &(struct trainer_eagle){.dir = heads[1]};
+    training_fails_without_memory(m, &s, &counted);
+    model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -327,6 +366,8 @@ int main(void)
         cmocka_unit_test(steps_have_the_same_bits_however_they_are_computed),
         cmocka_unit_test(heads_that_cannot_be_trained_are_refused_in_one_sentence),
         cmocka_unit_test(numbers_that_are_not_finite_are_named),
+        cmocka_unit_test(rows_of_a_target_that_are_nan_are_not_left_out),
+        cmocka_unit_test(every_failed_allocation_is_an_error_and_nothing_leaks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

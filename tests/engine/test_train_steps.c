@@ -557,20 +557,8 @@ TEST(every_failed_allocation_is_an_error_and_nothing_leaks)
     OK(model_open(&m, dir, &allocator, &err));
     training_step(&s, m, TRAIN_MODULES, 2);
     s.options.threads = 2;
-    long opened = counted.requests, alive = counted.alive;
-    for (int rc = VB_NO_MEMORY, n = 0; rc; n++) {
-        struct trainer *t = NULL;
-        struct training_losses losses;
-        vb_error err = {0};
-        counted.fail = counted.requests + n;
-        rc = trainer_open(&t, m, &s.options, &err);
-        if (!rc)
-            rc = trainer_gradients(t, s.list, TRAINING_SEQUENCES, &losses, &err);
-        trainer_close(t);
-        assert_int_equal(counted.alive, alive);
-        if (rc && rc != VB_NO_MEMORY)
-            fail_msg("with allocation %d failing: %s", n, err.message);
-    }
+    long opened = counted.requests;
+    training_fails_without_memory(m, &s, &counted);
     assert_true(counted.requests > opened + 100);
     model_close(m);
     remove_dir(dir);

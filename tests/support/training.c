@@ -66,3 +66,24 @@ struct trained_tensor *training_tensor(struct trainer *t, const char *name)
     fail_msg("%s is not trained", name);
     return NULL;
 }
+
+void training_fails_without_memory(const struct model *m, const struct training_step *s, struct counted *counted)
+{
+    long alive = counted->alive;
+    for (int rc = VB_NO_MEMORY, n = 0; rc; n++) {
+        struct trainer *t = NULL;
+        struct training_losses losses;
+        vb_error said = {0};
+        counted->fail = counted->requests + n;
+        rc = trainer_open(&t, m, &s->options, &said);
+        if (!rc)
+            rc = trainer_gradients(t, s->list, TRAINING_SEQUENCES, &losses, &said);
+        counted->fail = -1;
+        if (rc && (rc != VB_NO_MEMORY || !said.message[0]))
+            fail_msg("with allocation %d failing: status %d, \"%s\"", n, rc, said.message);
+        if (t)
+            training_gradients(t, s);
+        trainer_close(t);
+        assert_int_equal(counted->alive, alive);
+    }
+}

@@ -3,6 +3,7 @@
 #define VB_TEST_TRAINING_H
 
 #include "engine/train/trainer.h"
+#include "tests/support/files.h"
 
 enum { TRAINING_SEQUENCES = 5,
        TRAINING_TOKENS = 80 };
@@ -29,6 +30,9 @@ vb_model *training_model(const char *dir, const char *conventions);
 struct trainer *training_open(const struct model *m, const struct training_step *s);
 struct training_losses training_gradients(struct trainer *t, const struct training_step *s);
 struct trained_tensor *training_tensor(struct trainer *t, const char *name);
+/* Opens a trainer and computes gradients, while one allocation after the other fails. Each is an error and leaks nothing, and a trainer that was
+ * opened can be used after it. counted: that of the model's allocator */
+void training_fails_without_memory(const struct model *m, const struct training_step *s, struct counted *counted);
 static inline size_t training_numbers(const struct trained_tensor *x) { return x->rows * x->cols; }
 
 #endif
