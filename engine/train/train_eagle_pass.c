@@ -232,7 +232,7 @@ void train_eagle_losses(struct trainer *t, struct train_sums *sums, int backward
             size_t at = x->first[q] * e->d;
             struct train_predicted p = {.head = &e->lm_head, .h = x->g + at, .dh = backward ? x->dg + at : NULL, .labels = x->labels + x->first[q],
                                         .S = rows_of(x->first, q), .target = t->rows.first[q] + (size_t)k + 1, .sums = &sums->depth[k],
-                                        .weight = sums->weight[k], .ids = e->ids, .tokens = e->tokens};
+                                        .weight = sums->weight[k], .ids = e->ids, .tokens = e->tokens, .outside = &sums->outside[k]};
             train_predict(t, &p, train_is_soft(t));
         }
     for (int k = 0; k < t->o.depths; k++)

@@ -72,8 +72,10 @@ static void narrow(const struct trainer *t, const struct train_predicted *x, flo
     size_t V = t->c->dims.V, count = x->head->w.rows;
     for (size_t s = 0; s < n; s++) {
         const float *row = z ? z + s * V : NULL;
-        if (labels[s] >= 0)
+        if (labels[s] >= 0) {
             labels[s] = row ? id_of_best(x, row, V) : x->ids[labels[s]];
+            *x->outside += labels[s] < 0;
+        }
         for (size_t i = 0; row && i < count; i++) /* to places that were read before: tokens are ascending */
             z[s * count + i] = row[x->tokens[i]];
     }

@@ -204,6 +204,7 @@ struct train_sums {
     double main;
     struct soft_sums depth[VB_MAX_DRAFT];
     double features[VB_MAX_DRAFT];
+    int64_t outside[VB_MAX_DRAFT]; /* as in struct training_losses */
     float main_weight, weight[VB_MAX_DRAFT], feature_weight[VB_MAX_DRAFT];
 };
 /* Some rows of the target, or of one depth, and where their losses go. */
@@ -216,6 +217,7 @@ struct train_predicted {
     struct soft_sums *sums;
     float weight;
     const int32_t *tokens, *ids; /* a vocabulary of the head's own, as in struct train_eagle; NULL: that of the target */
+    int64_t *outside;    /* counts labels outside of it; NULL without one */
 };
 /* Adds the losses of the rows to *sums, and to the gradient of the head. soft: they learn from the target's logits */
 void train_predict(struct trainer *t, const struct train_predicted *x, int soft);

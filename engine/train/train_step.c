@@ -183,6 +183,7 @@ static void set_losses(const struct trainer *t, struct training_losses *losses, 
         losses->terms[k] = (struct training_terms){x.data, x.soft, x.top, sums->features[k] / rows, x.entropy};
         losses->by_depth[k] = depth_loss(t, &x, losses->terms[k].features);
         losses->total += t->loss.depth[k] * losses->by_depth[k];
+        losses->outside[k] = sums->outside[k];
     }
 }
 

@@ -101,6 +101,7 @@ struct training_losses {
     double by_depth[VB_MAX_DRAFT]; /* of the rows that predict tok[i+k+2]: the sum of the terms with their weights */
     struct training_terms terms[VB_MAX_DRAFT];
     int64_t rows, depth_rows[VB_MAX_DRAFT]; /* how many rows with a loss these are means of */
+    int64_t outside[VB_MAX_DRAFT]; /* of depth_rows: the label is outside of the draft vocabulary of an EAGLE-3 head, so that the loss of tokens is 0 */
 };
 
 /* A tensor that a step changes. */

@@ -103,6 +103,28 @@ TEST(a_draft_vocabulary_has_the_most_frequent_tokens)
     json_decref(config);
 }
 
+/* Of the 9 tokens to predict, 7, 20, 7, 20, 3 and 8 are among the 4 that can be drafted; 11 (twice) and 40 are not. */
+TEST(labels_outside_of_the_draft_vocabulary_are_counted)
+{
+    write_text(runs_dir, "data.jsonl", "{\"tokens\": [7, 20, 11, 7, 20, 11, 7, 20, 3, 8]}\n{\"tokens\": [8, 3, 40]}\n");
+    struct said s = RUN("train", V3, "--part", "eagle3", "--draft-vocab-size", "4", NEW, "--data", run_file("data.jsonl"), "--eval-share", "0", "--mtp-num-layers", "1",
+                        "--loss", "megatron", "--train-iters", "1", SMALL, "--json", "-o", run_file("run"));
+    json_t *lines = json_lines(s), *line = json_array_get(lines, 0);
+    expect_keys(line, "step:i tokens:i loss:r main_loss:n loss_by_depth:a in_draft_vocabulary:r lr:r gradient_norm:r tokens_per_second:r");
+    assert_true(real(line, "in_draft_vocabulary") == 1 - 3.0 / 9);
+    json_decref(lines);
+    remove_tree(run_file("run"));
+    /* the target would have to choose 5 or 6 */
+    write_text(runs_dir, "data.jsonl", "{\"tokens\": [5, 6, 5, 6, 5, 6, 5, 6]}\n");
+    s = RUN("train", V3, "--part", "eagle3", "--draft-vocab-size", "2", NEW, "--data", run_file("data.jsonl"), "--eval-share", "0", "--train-iters", "2", SMALL, "-o",
+            run_file("run"));
+    expect_code(&s, 0);
+    const char *said = strstr(s.err, "verbatim: no row has a loss: none of the tokens to predict is among the 2 of the draft vocabulary\n");
+    if (!said || strstr(said + 30, "no row") || !strstr(s.out, "step 1 of 2  loss 0.0000  depth 0.0000 0.0000 0.0000  in vocabulary 0 %  lr"))
+        fail_msg("%s%s", s.out, s.err);
+    forget(&s);
+}
+
 /* ---- a head that is continued --------------------------------------------------------------------------------------------------- */
 
 TEST(a_head_that_is_not_trained_stays_as_it_is)
@@ -171,6 +193,7 @@ int main(int argc, char **argv)
         IN_DIR(a_run_that_is_resumed_ends_with_the_same_head),
         IN_DIR(a_new_head_has_the_shape_of_the_options),
         IN_DIR(a_draft_vocabulary_has_the_most_frequent_tokens),
+        IN_DIR(labels_outside_of_the_draft_vocabulary_are_counted),
         IN_DIR(a_head_that_is_not_trained_stays_as_it_is),
         IN_DIR(the_heads_of_the_bundled_model_draft_for_it),
         IN_DIR(options_of_other_parts_are_refused_by_name),

@@ -41,6 +41,26 @@ TEST(a_run_with_heads_that_is_resumed_on_another_machine_keeps_its_bits)
     }
 }
 
+/* Only the whole model has a main loss. */
+TEST(curves_have_a_column_for_each_head)
+{
+    static const char *const parts[] = {"parallel-heads", "model-with-heads"};
+    write_data("data.jsonl", 12, 7);
+    for (int whole = 0; whole < 2; whole++) {
+        double main_loss = 0;
+        size_t size;
+        expect_run(RUN(HEADS(V3), "--part", parts[whole], "--mtp-num-layers", "2", "--train-iters", "1", "-o", run_file("run")));
+        char *csv = bytes_of(run_file("run/curves.csv"), &size);
+        assert_non_null(strstr(csv, "step,tokens,lr,norm,loss,main,head1,head2,held_out_loss,held_out_main,held_out_head1,held_out_head2\n"));
+        char *row = strstr(csv, "\n1,");
+        assert_non_null(row);
+        assert_int_equal(sscanf(row, "\n1,%*[^,],%*[^,],%*[^,],%*[^,],%lf,", &main_loss), whole ? 1 : 0);
+        assert_true(!whole || main_loss > 1);
+        free(csv);
+        remove_tree(run_file("run"));
+    }
+}
+
 static int has(const vb_tensors *t, const char *name)
 {
     vb_tensor x;
@@ -143,6 +163,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         IN_DIR(a_run_with_heads_that_is_resumed_on_another_machine_keeps_its_bits),
+        IN_DIR(curves_have_a_column_for_each_head),
         IN_DIR(the_heads_open_with_draft_parallel_heads_and_can_be_trained_again),
         IN_DIR(new_heads_begin_as_copies_of_the_last_layer),
         IN_DIR(the_heads_of_the_bundled_model_draft_for_it),

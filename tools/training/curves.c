@@ -1,8 +1,9 @@
 /* tools/training/curves.c -- the learning curves: printed, as curves.csv and as curves.svg.
  *
- * A row has the columns step, tokens, lr, norm, then total, main and MTP losses of the steps since the row before (means), then the
- * same of held-out sequences. It has room for VB_MAX_DRAFT depths; the file has the columns of the run's depths. Nothing in
- * curves.csv depends on the machine or the clock. */
+ * A row has the columns step, tokens, lr, norm, then total, main and losses by depth of the steps since the row before (means), then the
+ * same of held-out sequences. It has room for VB_MAX_DRAFT depths; the file has the columns of the run's depths, which are called mtp1,
+ * mtp2 .. for MTP modules, head1 .. for parallel heads, and depth1 .. for an EAGLE head. Nothing in curves.csv depends on the machine or
+ * the clock. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -27,12 +28,21 @@ static void losses_of(const struct training_losses *l, double out[2 + VB_MAX_DRA
     memcpy(out + 2, l->by_depth, sizeof l->by_depth);
 }
 
+static void cover(struct coverage *x, const struct training_losses *l)
+{
+    for (int k = 0; k < VB_MAX_DRAFT; k++) {
+        x->rows += l->depth_rows[k];
+        x->outside += l->outside[k];
+    }
+}
+
 void curves_step(struct curves *k, const struct training_losses *l, double norm)
 {
     double losses[2 + VB_MAX_DRAFT];
     losses_of(l, losses);
     for (int i = 0; i < 2 + VB_MAX_DRAFT; i++)
         k->sum[i] += losses[i];
+    cover(&k->covered, l);
     k->norm += norm;
     k->steps++;
 }
@@ -40,38 +50,65 @@ void curves_step(struct curves *k, const struct training_losses *l, double norm)
 /* ---- printing -------------------------------------------------------------------------------------------------------------- */
 
 static int depths_of(const struct training *r) { return (int)r->c->train.depths; }
-static int has_main(const struct training *r) { return !strcmp(r->c->train.part, "model"); }
+static int has_main(const struct training *r) { return is_whole(&r->c->train); }
+static const char *kind_of_depths(const struct training *r) { return is_eagle(&r->c->train) ? "depth" : has_heads(&r->c->train) ? "head" : "mtp"; }
 
-static void print_losses(const struct training *r, const char *label, const double *losses)
+/* The size of the draft vocabulary; 0: all tokens can be drafted. */
+static size_t draft_vocabulary(const struct training *r)
+{
+    struct trained_eagle e;
+    trainer_eagle_look(r->trainer, &e);
+    return e.version && e.tokens ? e.vocab_size : 0;
+}
+
+static double share_inside(const struct coverage *x) { return x->rows ? 1 - (double)x->outside / (double)x->rows : NAN; }
+
+/* Without a loss, nothing is learnt, and the loss looks perfect. */
+static void warn(struct training *r, int64_t rows, int64_t outside)
+{
+    if (!rows || outside < rows || r->curves.warned)
+        return;
+    r->curves.warned = 1;
+    fprintf(stderr, "verbatim: no row has a loss: none of the tokens to predict is among the %zu of the draft vocabulary\n", draft_vocabulary(r));
+}
+
+static void print_losses(const struct training *r, const char *label, const double *losses, const struct coverage *x)
 {
     printf("%s %.4f", label, losses[0]);
     if (has_main(r) && depths_of(r))
         printf("  main %.4f", losses[1]);
     if (depths_of(r))
-        fputs("  mtp", stdout);
+        printf("  %s", kind_of_depths(r));
     for (int k = 0; k < depths_of(r); k++)
         printf(" %.4f", losses[2 + k]);
+    if (draft_vocabulary(r) && x->rows)
+        printf("  in vocabulary %.0f %%", 100 * share_inside(x));
 }
 
-static json_t *losses_json(const struct training *r, const double *losses)
+static json_t *losses_json(const struct training *r, const double *losses, const struct coverage *x)
 {
-    json_t *mtp = json_array();
+    json_t *by_depth = json_array();
+    int modules = !is_eagle(&r->c->train) && !has_heads(&r->c->train);
     for (int k = 0; k < depths_of(r); k++)
-        json_array_append_new(mtp, json_real(losses[2 + k]));
-    return json_pack("{s:f,s:o?,s:o}", "loss", losses[0], "main_loss", has_main(r) ? json_real(losses[1]) : NULL, "mtp_loss_by_depth", mtp);
+        json_array_append_new(by_depth, json_real(losses[2 + k]));
+    json_t *all = json_pack("{s:f,s:o?,s:o}", "loss", losses[0], "main_loss", has_main(r) ? json_real(losses[1]) : NULL,
+                            modules ? "mtp_loss_by_depth" : "loss_by_depth", by_depth);
+    if (draft_vocabulary(r) && x->rows)
+        json_object_set_new(all, "in_draft_vocabulary", json_real(share_inside(x)));
+    return all;
 }
 
-static void print_row(const struct training *r, const double *row, double rate)
+static void print_row(const struct training *r, const double *row, double rate, const struct coverage *of_steps, const struct coverage *of_held)
 {
     int stepped = !isnan(row[LOSSES]), held = !isnan(row[HELD_OUT]);
     if (r->c->json) {
         json_t *line = json_pack("{s:I,s:I}", "step", (json_int_t)row[STEP], "tokens", (json_int_t)row[TOKENS]);
         if (stepped) {
-            json_object_update_new(line, losses_json(r, row + LOSSES));
+            json_object_update_new(line, losses_json(r, row + LOSSES, of_steps));
             json_object_update_new(line, json_pack("{s:f,s:f,s:f}", "lr", row[LR], "gradient_norm", row[NORM], "tokens_per_second", rate));
         }
         if (held)
-            json_object_set_new(line, "held_out", losses_json(r, row + HELD_OUT));
+            json_object_set_new(line, "held_out", losses_json(r, row + HELD_OUT, of_held));
         char *text = cli_must(json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17)));
         puts(text);
         free(text);
@@ -79,11 +116,11 @@ static void print_row(const struct training *r, const double *row, double rate)
     } else {
         printf("step %lld of %lld", (long long)row[STEP], r->c->train.train_iters);
         if (stepped) {
-            print_losses(r, "  loss", row + LOSSES);
+            print_losses(r, "  loss", row + LOSSES, of_steps);
             printf("  lr %.3g  norm %.3g  %.0f tokens/s", row[LR], row[NORM], rate);
         }
         if (held)
-            print_losses(r, "  held out: loss", row + HELD_OUT);
+            print_losses(r, "  held out: loss", row + HELD_OUT, of_held);
         putchar('\n');
     }
     fflush(stdout);
@@ -109,9 +146,14 @@ void curves_row(struct training *r, double lr, const struct training_losses *hel
     }
     if (held)
         losses_of(held, row + HELD_OUT);
+    struct coverage of_steps = k->covered, of_held = {0};
+    if (held)
+        cover(&of_held, held);
     memset(k->sum, 0, sizeof k->sum);
     k->norm = k->steps = 0;
-    print_row(r, row, rate);
+    k->covered = (struct coverage){0};
+    print_row(r, row, rate, &of_steps, &of_held);
+    warn(r, of_steps.rows + of_held.rows, of_steps.outside + of_held.outside);
 }
 
 int curves_held_out(const struct curves *k, double *first, double *newest)
@@ -136,7 +178,7 @@ static int column(const struct training *r, int i)
     return i < LOSSES ? i : i < LOSSES + losses ? i : i < LOSSES + 2 * losses ? HELD_OUT + i - LOSSES - losses : -1;
 }
 
-static void name_of(int column, char name[32])
+static void name_of(const struct training *r, int column, char name[32])
 {
     static const char *const first[] = {"step", "tokens", "lr", "norm"};
     int loss = column < HELD_OUT ? column - LOSSES : column - HELD_OUT;
@@ -146,14 +188,14 @@ static void name_of(int column, char name[32])
     else if (loss < 2)
         snprintf(name, 32, "%s%s", where, loss ? "main" : "loss");
     else
-        snprintf(name, 32, "%smtp%d", where, loss - 1);
+        snprintf(name, 32, "%s%s%d", where, kind_of_depths(r), loss - 1);
 }
 
 static void put_csv(const struct training *r, FILE *f)
 {
     char name[32];
     for (int i = 0, j; (j = column(r, i)) >= 0; i++) {
-        name_of(j, name);
+        name_of(r, j, name);
         fprintf(f, "%s%s", i ? "," : "", name);
     }
     for (size_t row = 0; row < r->curves.rows; row++)
@@ -209,7 +251,7 @@ static void put_svg(const struct training *r, FILE *f)
                 y[row] = k->row[row * CURVE_COLUMNS + (size_t)((held ? HELD_OUT : LOSSES) + i)];
             diagram_curve(&d, diagram_colour(i - 1), held, x, y, k->rows);
         }
-        name_of(LOSSES + i, name);
+        name_of(r, LOSSES + i, name);
         diagram_label(&d, diagram_colour(i - 1), name);
     }
     diagram_end(&d);

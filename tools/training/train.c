@@ -364,8 +364,8 @@ static int run(struct cli *c)
 static const struct note notes[] = {
     {"--bos", "Put the BOS token before each text."},
     {"--no-bos", "Do not put the BOS token before each text. If neither --bos nor --no-bos is given, add_bos_token in tokenizer_config.json decides."},
-    {"--json", "Print a line of JSON for each line that would be printed: step, tokens, loss, main_loss, mtp_loss_by_depth, lr, gradient_norm, "
-               "tokens_per_second and held_out; at the end the object of result.json."},
+    {"--json", "Print a line of JSON for each line that would be printed: step, tokens, loss, main_loss, mtp_loss_by_depth (of heads: loss_by_depth), lr, "
+               "gradient_norm, tokens_per_second and held_out; at the end the object of result.json."},
     {NULL, NULL}};
 
 const struct command command_train = {

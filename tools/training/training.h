@@ -26,6 +26,11 @@
 #define TRAINING_SEED 1234 /* the default of --seed, that of Megatron */
 #define CURVE_COLUMNS (4 + 2 * (2 + VB_MAX_DRAFT)) /* see tools/training/curves.c */
 
+/* How many rows all depths have, and how many of them have no loss because their label is outside of the draft vocabulary. */
+struct coverage {
+    int64_t rows, outside;
+};
+
 /* The learning curves: a row for each logged step. */
 struct curves {
     double *row; /* [rows, CURVE_COLUMNS]; NAN: nothing was measured */
@@ -33,6 +38,8 @@ struct curves {
     /* sums over the steps since the newest row */
     double sum[2 + VB_MAX_DRAFT], norm; /* total, main, by depth */
     double steps;
+    struct coverage covered; /* of these steps in this process; not saved */
+    int warned;              /* whether it was said that no row has a loss */
 };
 
 struct training {
