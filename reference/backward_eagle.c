@@ -104,7 +104,7 @@ static void embed_back(struct ref_eagle_run *r, const int32_t *tok, int S)
 
 /* With m = x + attention(input), n = RMSNorm(m), y = m + mlp(n), and g = RMSNorm(y) or y:
  *     EAGLE-1   x = W_fc [e ; h] + bias,   input = x
- *     EAGLE-3   x = h,                     input = [RMSNorm_e(e) ; RMSNorm_h(h)] */
+ *     EAGLE-3   x = h or RMSNorm_h(h),     input = [RMSNorm_e(e) ; RMSNorm_h(h)] */
 void ref_back_eagle_layer(struct ref_eagle_run *r, double *dh, double *dy, double *dg, const int32_t *tok, const double *h, const double *y, int S)
 {
     const struct reference_eagle *e = r->e;
@@ -133,9 +133,10 @@ void ref_back_eagle_layer(struct ref_eagle_run *r, double *dh, double *dy, doubl
     if (e->version == 3) {
         ref_back_show(b, "concat", -1, S, 2 * d, r->dinput);
         ref_split(r->dx, d, b->dnormed, d, r->dinput, (size_t)S);
-        ref_back_value(b, "hidden_norm", -1, S, d, b->dnormed);
+        double *dx = e->norms.norm_before_residual ? b->dnormed : dh;
         for (size_t i = 0; i < n; i++)
-            dh[i] += dy[i];
+            dx[i] += dy[i];
+        ref_back_value(b, "hidden_norm", -1, S, d, b->dnormed);
         ref_back_norm_of(b, dh, &e->hidden_norm, b->dnormed, h, S, eps);
         ref_back_value(b, "input_layernorm", -1, S, d, r->dx);
         ref_back_clear(de, n);

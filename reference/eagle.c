@@ -111,7 +111,7 @@ static void begin(struct ref_eagle_run *r, const double *h, int S)
         ref_value(run, "hidden_norm", -1, S, d, run->delta);
         join(run->concat, run->normed, run->delta, (size_t)d, S);
         ref_show(run, "concat", -1, S, 2 * d, run->concat);
-        memcpy(r->x, h, bytes);
+        memcpy(r->x, e->norms.norm_before_residual ? run->delta : h, bytes);
         memcpy(r->input, run->concat, 2 * bytes);
         return;
     }

@@ -5,14 +5,15 @@
  *
  *     EAGLE-1   h^0_i: the target's row i after model.norm          x = W_fc [Emb(tok) ; h] + bias      attention reads x
  *     EAGLE-3   h^0_i = W_fc [three rows of the target's residual stream, before the layers of config_three_layers]
- *               x = h                                               attention reads [RMSNorm_e(Emb(tok)) ; RMSNorm_h(h)]
+ *               x = h, or RMSNorm_h(h) with norm_before_residual    attention reads [RMSNorm_e(Emb(tok)) ; RMSNorm_h(h)]
  *     both      m = x + attention;   y = m + mlp(RMSNorm(m));   h^{k+1} = y
  *     EAGLE-1   logits = W_head y, with the target's W_head         EAGLE-3   logits = W_head RMSNorm(y), over the head's own vocabulary
  *
  * Attention is grouped-query attention (ops/gqa.h has the formula), with RoPE in pairs (j, j + D/2).
  *
  * The sources are Li et al. 2024 and 2025 (arXiv 2401.15077, 2503.01840), and SafeAILab/EAGLE, commit cb7e084: cnets1.py and cnets.py in
- * eagle/model/, eagle/train/ and eagle/traineagle3/. */
+ * eagle/model/, eagle/train/ and eagle/traineagle3/; for norm_before_residual vllm-project/speculators, commit c05b95b,
+ * src/speculators/models/eagle3/model_definitions.py. */
 #ifndef VB_REFERENCE_EAGLE_H
 #define VB_REFERENCE_EAGLE_H
 

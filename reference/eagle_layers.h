@@ -13,6 +13,7 @@ struct reference_eagle {
     struct reference *own;          /* the head's configuration, files and decoded matrices; it has no layers */
     const struct reference *target;
     int version, groups, dim, vocab; /* 1 or 3; G; D; V */
+    struct eagle_norms norms;
     int three[3];                   /* EAGLE-3: the target's layers before which rows are taken, ascending */
     int32_t *tokens, *ids;          /* the target's token for each id of the head [V]; the id of each token, or -1. NULL: they are equal */
     int embeds;                     /* nonzero: the head's files have an embedding; else that of the target is used */

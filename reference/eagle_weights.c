@@ -74,6 +74,7 @@ static int open_files(struct reference_eagle *e, const char *dir, vb_error *err)
     e->groups = sizes.groups;
     e->dim = sizes.dim;
     e->vocab = sizes.vocab_size;
+    e->norms = sizes.norms;
     config_three_layers(e->target->config.num_hidden_layers, e->three); /* if it is an EAGLE-1, nobody reads them */
     ref_bind_begin(&b);
     bind_all(e, &b);

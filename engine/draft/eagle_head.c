@@ -208,6 +208,7 @@ int eagle_head_open(struct eagle_head **out, const char *dir, int version, const
     h->groups = (size_t)sizes.groups;
     h->dim = (size_t)sizes.dim;
     h->vocab_size = (size_t)sizes.vocab_size;
+    h->norms = sizes.norms;
     rc = rc ? rc : load_weights(h, dir, target, err);
     if (rc)
         eagle_head_close(h);

@@ -84,7 +84,10 @@ static void begin(struct eagle *e, const float *h, size_t S)
     if (head->version == 3) {
         op_rmsnorm(&e->cx, e->input, 2 * d, e->x, d, head->input_layernorm, S, d, eps);
         op_rmsnorm(&e->cx, e->input + d, 2 * d, h, d, head->hidden_norm, S, d, eps);
-        memcpy(e->x, h, S * d * sizeof *h);
+        if (!head->norms.norm_before_residual)
+            memcpy(e->x, h, S * d * sizeof *h);
+        for (size_t s = 0; s < S && head->norms.norm_before_residual; s++)
+            memcpy(e->x + s * d, e->input + s * 2 * d + d, d * sizeof *h);
         return;
     }
     for (size_t s = 0; s < S; s++) {

@@ -8,12 +8,14 @@
  *               logits = the target's lm_head(y), predicting tok[i+2]
  *
  *     EAGLE-3   h_i = fc [ three rows of the target's residual stream: before three layers (config_three_layers) ], then the head's own y
- *               x = h_i;  y = x + attention([ input_layernorm(Emb(tok[i+1])) ; hidden_norm(h_i) ]);  y = y + mlp(norm(y))
+ *               x = h_i, or hidden_norm(h_i) with norm_before_residual
+ *               y = x + attention([ input_layernorm(Emb(tok[i+1])) ; hidden_norm(h_i) ]);  y = y + mlp(norm(y))
  *               logits = the head's lm_head(norm(y)) over its own vocabulary: id t means the target's token t + d2t[t]
  *
  * Attention is grouped-query attention (ops/gqa.h). RoPE rotates the pairs (j, j + D/2) at position i. Weights are used
  * as they are stored, and activations are f32. The precision of the session changes neither. The sources are Li et al.
- * 2024 and 2025, and the code of SafeAILab/EAGLE, commit cb7e084, eagle/model/cnets1.py and cnets.py.
+ * 2024 and 2025, and the code of SafeAILab/EAGLE, commit cb7e084, eagle/model/cnets1.py and cnets.py; of norm_before_residual,
+ * vllm-project/speculators, commit c05b95b, src/speculators/models/eagle3/model_definitions.py.
  *
  * In the shapes below, d is the hidden size of the EAGLE head, H its number of attention heads, G its number of
  * key/value heads, and D the length of one attention head. */
@@ -30,6 +32,7 @@ struct eagle_head {
     int version;                   /* 1 or 3 */
     struct config config;          /* sizes and RoPE from the head's config.json; rope_interleave is 0 */
     size_t groups, dim;            /* the sizes G and D */
+    struct eagle_norms norms;
     size_t target_width;           /* width of the target's hidden states */
     size_t vocab_size;             /* size of the head's vocabulary */
     const int32_t *d2t;            /* [vocab_size]: the target's token id for each token id of the head; NULL if both use the same

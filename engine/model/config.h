@@ -137,10 +137,15 @@ struct heads_config {
  * its kind. */
 int config_read_heads(struct config *out, struct heads_config *h, const char *dir, const vb_allocator *a, vb_error *err);
 
+/* The norms in which the EAGLE-3 heads of vllm-project/speculators differ: keys of their config.json (docs/SEMANTICS.md, "EAGLE heads"). */
+struct eagle_norms {
+    int norm_before_residual;
+};
 /* EAGLE heads (engine/draft/eagle_net.h). */
 struct eagle_config {
     int groups, dim; /* G and D: key/value heads, and the length of a head */
     int vocab_size;  /* of the head's logits */
+    struct eagle_norms norms;
 };
 /* Reads the config.json of the EAGLE-1 or EAGLE-3 head in `dir` (`version` is 1 or 3), and checks it against the target's configuration;
  * target_dir is for messages. Of *out, which the caller has cleared, only the sizes of a Llama layer are set, and RoPE, where

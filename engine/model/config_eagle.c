@@ -19,12 +19,31 @@ static int read_number(const struct config_reader *r, const char *key, enum conf
 /* Features of a layer that are not computed here. */
 static int check_switches(const struct config_reader *r)
 {
-    static const char *const off[] = {"attention_bias", "qkv_bias", "mlp_bias", "norm_before_residual", "norm_before_fc", "fc_norm", "norm_output",
+    static const char *const off[] = {"attention_bias", "qkv_bias", "mlp_bias", "norm_before_fc", "fc_norm", "norm_output",
                                       "quantization_config", "add_para_norm", "parallel_drafting"};
     for (size_t i = 0; i < sizeof off / sizeof *off; i++)
         if (config_switched_on(json_object_get(r->root, off[i])))
             return config_unsupported(r, NULL, off[i], json_object_get(r->root, off[i]), "false");
     return config_must_be(r, NULL, r->root, "hidden_act", "silu", 0);
+}
+
+static int read_norms(struct eagle_norms *out, int version, const struct config_reader *r)
+{
+    const struct {
+        const char *key;
+        int *on;
+    } norms[] = {{"norm_before_residual", &out->norm_before_residual}};
+    for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) {
+        const json_t *value = json_object_get(r->root, norms[i].key);
+        double on;
+        if (version == 1 && config_switched_on(value))
+            return config_unsupported(r, NULL, norms[i].key, value, "false");
+        int rc = read_number(r, norms[i].key, BOOLEAN, 0, 1, 0, &on);
+        if (rc)
+            return rc;
+        *norms[i].on = (int)on;
+    }
+    return VB_OK;
 }
 
 int config_three_layers(int L, int layer[3])
@@ -68,6 +87,7 @@ static int read_keys(struct eagle_config *e, int version, const struct eagle_tar
     struct config *c = r->c;
     double vocab, d, heads, groups, dim, width, positions, layers, draft_vocab, of_target, t = target->config->hidden_size;
     const json_t *rope = config_rope_object(r);
+    struct eagle_norms norms = {0};
     int rc;
     if ((rc = read_number(r, "vocab_size", INTEGER, 1, DIM, NONE, &vocab)) ||
         (rc = read_number(r, "hidden_size", INTEGER, 1, DIM, NONE, &d)) ||
@@ -80,7 +100,7 @@ static int read_keys(struct eagle_config *e, int version, const struct eagle_tar
         (rc = read_number(r, "draft_vocab_size", INTEGER, 1, DIM, vocab, &draft_vocab)) ||
         (rc = read_number(r, "target_hidden_size", INTEGER, 1, DIM, t, &of_target)) ||
         (rc = read_number(r, "rms_norm_eps", REAL, 1e-30, 1, 1e-6, &c->rms_norm_eps)) ||
-        (rc = check_switches(r)))
+        (rc = check_switches(r)) || (rc = read_norms(&norms, version, r)))
         return rc;
     if (layers != 1)
         return config_unsupported(r, NULL, "num_hidden_layers", json_object_get(r->root, "num_hidden_layers"), "1");
@@ -96,7 +116,7 @@ static int read_keys(struct eagle_config *e, int version, const struct eagle_tar
     c->max_position_embeddings = (int)positions;
     c->qk_rope_head_dim = (int)dim;
     config_set_dims(c);
-    *e = (struct eagle_config){(int)groups, (int)dim, version == 3 ? (int)draft_vocab : target->config->vocab_size};
+    *e = (struct eagle_config){(int)groups, (int)dim, version == 3 ? (int)draft_vocab : target->config->vocab_size, norms};
     const json_t *theta = json_object_get(rope, "rope_theta");
     if (theta && !json_object_get(r->root, "rope_theta"))
         rc = config_number(r, "rope_parameters", "rope_theta", theta, REAL, 1.001, 1e15, &c->rope_theta);

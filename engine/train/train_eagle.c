@@ -36,6 +36,7 @@ static int take_new(struct trainer *t, const struct trainer_eagle *o, vb_error *
     e->intermediate = o->intermediate ? o->intermediate : t->c->dims.dense ? t->c->dims.dense : 4 * e->d;
     e->vocab_size = e->version == 3 && o->tokens ? o->vocab_size : t->c->dims.V;
     e->eps = (float)t->c->rms_norm_eps;
+    e->norms = e->version == 3 ? o->norms : (struct eagle_norms){0};
     if (!e->H || e->H % e->G || e->D < 2 || e->D % 2 || e->D > ROPE_MAX_DIM)
         return vb_fail(err, VB_BAD_ARGUMENT, "an EAGLE head with %zu attention heads of %zu numbers and %zu groups, wanted heads that the groups divide, and an even number up to %d",
                        e->H, e->D, e->G, ROPE_MAX_DIM);
@@ -55,6 +56,7 @@ static void take_sizes(struct train_eagle *e, const struct eagle_head *h)
     e->D = h->dim;
     e->intermediate = c->dims.dense;
     e->vocab_size = h->vocab_size;
+    e->norms = h->norms;
     e->eps = (float)c->rms_norm_eps;
     rope_init(&e->rope, e->D, 0, c->rope_theta, c->rope_yarn ? &yarn : NULL);
     e->embed = h->embed_tokens;
@@ -130,7 +132,7 @@ void trainer_eagle_look(const struct trainer *t, struct trained_eagle *out)
     *out = (struct trained_eagle){.version = e->version, .hidden_size = e->d, .heads = e->H, .groups = e->G, .dim = e->D, .intermediate = e->intermediate,
                                   .vocab_size = e->vocab_size, .target_vocab = c->dims.V, .target_hidden = c->dims.d, .positions = c->dims.positions,
                                   .rms_norm_eps = e->head ? e->head->config.rms_norm_eps : c->rms_norm_eps,
-                                  .rope_theta = e->head ? e->head->config.rope_theta : c->rope_theta, .tokens = e->tokens};
+                                  .rope_theta = e->head ? e->head->config.rope_theta : c->rope_theta, .norms = e->norms, .tokens = e->tokens};
     config_three_layers(c->num_hidden_layers, out->layer);
 }
 
@@ -207,7 +209,7 @@ static void carve_depth(struct carver *c, struct eagle_depth *x, const struct tr
     x->cos_sin = floats(c, S * e->D);
     x->taken = floats(c, n);
     x->concat = floats(c, 2 * n);
-    x->x = three ? x->taken : floats(c, n);
+    x->x = three && !e->norms.norm_before_residual ? x->taken : floats(c, n);
     x->q = floats(c, S * HD);
     x->kv = c->base ? e->kv + (size_t)k * S * 2 * GD : NULL;
     x->attended = floats(c, S * HD);

@@ -19,7 +19,7 @@ struct eagle_depth {
     float *cos_sin;           /* [S, D] */
     float *taken;             /* [S, d]: the hidden states that it takes */
     float *concat;            /* [S, 2d]: EAGLE-1: [embedding ; taken]; EAGLE-3: both after their norms */
-    float *x;                 /* [S, d]: the residual stream before attention; EAGLE-3: the array `taken` */
+    float *x;                 /* [S, d]: the residual stream before attention; EAGLE-3 without norm_before_residual: the array `taken` */
     float *q, *kv;            /* [S, HD], [S, 2GD]: rotated; a row of kv has the keys and then the values */
     float *attended;          /* [S, HD] */
     float *middle;            /* [S, d]: after attention */
@@ -33,6 +33,7 @@ struct train_eagle {
     int version;
     struct eagle_head *head;  /* the head that it began with; NULL: it is new */
     size_t d, H, G, D, intermediate;
+    struct eagle_norms norms;
     size_t vocab_size;
     int32_t *tokens, *ids;    /* the target's token for each id of the head [vocab_size], and the other way round [V], -1: none. NULL: ids are tokens */
     float eps;

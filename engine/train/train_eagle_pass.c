@@ -73,6 +73,8 @@ static const float *begin(struct trainer *t, struct eagle_depth *x)
     if (e->version == 3) {
         norm(t, x->concat, 2 * d, e->embedding, &e->input_norm, S);
         norm(t, x->concat + d, 2 * d, x->taken, &e->hidden_norm, S);
+        for (size_t s = 0; s < S && e->norms.norm_before_residual; s++)
+            memcpy(x->x + s * d, x->concat + s * 2 * d + d, d * sizeof(float));
         return x->concat;
     }
     for (size_t s = 0; s < S; s++) {
@@ -317,7 +319,12 @@ static void back_begin_3(struct trainer *t, int k)
     op_embed(&t->cx, e->embedding, d, &e->embed, x->tokens, S);
     clear(e->dnormed, S * d); /* the gradient of the embeddings, which are frozen */
     back_norm(t, e->dnormed, e->dinput, 2 * d, e->embedding, &e->input_norm, S);
-    memcpy(e->dtaken, e->dy, S * d * sizeof(float));
+    for (size_t s = 0; s < S && e->norms.norm_before_residual; s++)
+        t->cx.k->axpy(e->dinput + s * 2 * d + d, 1.0f, e->dy + s * d, d);
+    if (e->norms.norm_before_residual)
+        clear(e->dtaken, S * d);
+    else
+        memcpy(e->dtaken, e->dy, S * d * sizeof(float));
     back_norm(t, e->dtaken, e->dinput + d, 2 * d, x->taken, &e->hidden_norm, S);
     if (!k)
         op_back_linear_w(&t->cx, e->fc.g, e->dtaken, e->features, S, d, e->fc.w.cols);

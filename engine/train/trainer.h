@@ -49,6 +49,7 @@ struct trainer_eagle {
                                                 heads; H D is the hidden size; G is H; the MLP is as wide as those of the model's dense layers */
     const int32_t *tokens; /* EAGLE-3: [vocab_size], the tokens of its vocabulary, ascending; they are copied. NULL: all tokens */
     size_t vocab_size;
+    struct eagle_norms norms; /* EAGLE-3 */
 };
 
 struct trainer_options {
@@ -152,6 +153,7 @@ struct trained_eagle {
     size_t vocab_size, target_vocab, target_hidden, positions; /* its own vocabulary, and what it has in common with the model */
     double rms_norm_eps, rope_theta;
     int layer[3];                     /* EAGLE-3: it reads the residual stream before these layers */
+    struct eagle_norms norms;
     const int32_t *tokens;            /* [vocab_size]: the model's token for each of its own; NULL: the ids are the same */
 };
 void trainer_eagle_look(const struct trainer *t, struct trained_eagle *out);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Write golden/truth/eagle1.gradients.json and eagle3.gradients.json: losses of the heads in golden/eagle/ for golden/tiny/v3, and their
-gradients, by PyTorch's autograd in float64.
+"""Write golden/truth/eagle1.gradients.json, eagle3.gradients.json and eagle3-norms.gradients.json: losses of the heads in golden/eagle/ for
+golden/tiny/v3, and their gradients, by PyTorch's autograd in float64.
 
     make_eagle_gradients.py
 
@@ -16,6 +16,7 @@ of training are those of the published trainers, which count their rows in diffe
             vocabulary; a row counts if the target's best token is in it, and the mean is over all rows.
 
 In the unrolled part, each step is a pass of its own: rows see the keys of the same step. A data term counts if the text's token is in the vocabulary.
+The last file has the heads of make_eagle_norms.py, with the loss `eagle3`.
 The published trainers keep the embedding as it is; its gradient is here too. The first number of `losses` is that of the target, which is not trained: 0.
 """
 import json
@@ -28,6 +29,7 @@ from torch.nn.functional import log_softmax, silu, smooth_l1_loss
 
 import make_truth
 from forward import read_config, read_weights
+from make_eagle_norms import VARIANTS, WEIGHTS
 from make_gradients import LENGTHS, Formula, told, write
 from make_losses import masks
 
@@ -59,7 +61,8 @@ class Target(Formula):
 
 
 class Head:
-    def __init__(self, version, config, weights, target_head):
+    def __init__(self, version, config, weights, target_head, keys):
+        self.true = keys  # of config.json
         self.version, self.w, self.eps, self.target_head = version, weights, config["rms_norm_eps"], target_head
         self.H, self.G, self.theta = config["num_attention_heads"], config["num_key_value_heads"], config["rope_theta"]
         self.prefix = "layers.0." if version == 1 else "midlayer."
@@ -79,13 +82,25 @@ class Head:
         angle = torch.cat((angle, angle), -1)
         return x * angle.cos() + torch.cat((-x[..., D // 2:], x[..., :D // 2]), -1) * angle.sin()
 
+    def first(self, three):
+        """what depth 0 of an EAGLE-3 takes"""
+        if "norm_before_fc" in self.true:
+            three = self.norm(three, "input_norm")
+        if "fc_norm" in self.true:
+            three = torch.cat([self.norm(x, f"fc_norm.{i}") for i, x in enumerate(three.chunk(3, -1))], -1)
+        return self.linear(three, "fc")
+
+    def handed(self, y):
+        return self.norm(y, "norm") if "norm_output" in self.true else y
+
     def begin(self, ids, h):
         """the residual stream, and what attention reads"""
         e = self.w["embed_tokens.weight"][ids]
         if self.version == 1:
             x = self.linear(torch.cat((e, h), -1), "fc")
             return x, x
-        return h, torch.cat((self.norm(e, self.prefix + "input_layernorm"), self.norm(h, self.prefix + "hidden_norm")), -1)
+        n = self.norm(h, self.prefix + "hidden_norm")
+        return n if "norm_before_residual" in self.true else h, torch.cat((self.norm(e, self.prefix + "input_layernorm"), n), -1)
 
     def keys(self, x, places):
         per = self.H // self.G
@@ -111,8 +126,9 @@ class Head:
             x, a = self.begin(tok[k + 1:k + 1 + S], h[:S])
             q, (keys, values) = self.turn(self.heads(a, "q_proj", self.H), range(S)), self.keys(a, range(S))
             later = torch.ones(S, S, dtype=torch.bool).triu(1)
-            h = self.end(x, self.scores(q, keys).masked_fill(later, -np.inf).softmax(-1) @ values)
-            yield h
+            y = self.end(x, self.scores(q, keys).masked_fill(later, -np.inf).softmax(-1) @ values)
+            yield y
+            h = self.handed(y)
 
     def hass(self, tok, h, D, detached):
         S, inputs, read = len(tok) - 2, [], h[:len(tok) - 2]
@@ -143,8 +159,9 @@ class Head:
             scores = [self.scores(q, before[0][0]).masked_fill(later, -np.inf)]
             scores += [(q * keys).sum(-1, keepdim=True) / np.sqrt(q.shape[-1]) for keys, _ in before[1:]]
             p = torch.cat(scores, -1).softmax(-1)
-            read = self.end(x, p[..., :S] @ before[0][1] + sum(p[..., S + m, None] * v for m, (_, v) in enumerate(before[1:])))
-            yield read[:S - k - 1]
+            y = self.end(x, p[..., :S] @ before[0][1] + sum(p[..., S + m, None] * v for m, (_, v) in enumerate(before[1:])))
+            yield y[:S - k - 1]
+            read = self.handed(y)
             if detached:
                 read = read.detach()
             ids = torch.cat((ids[1:], torch.zeros(1, dtype=ids.dtype)))
@@ -167,20 +184,24 @@ def terms(head, y, tok, target_z, features, d2t, rows):
                         (plogp.gather(-1, p.topk(TOP, -1).indices).sum(-1) * best).sum(), far))
 
 
-def compute(version, target, sequences, loss_masks, part):
+def compute(version, target, sequences, loss_masks, part, keys=()):
     D, aligned, detached, weight, weights_of_terms = part
     folder = os.path.join(EAGLE, f"eagle{version}-v3")
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as f:
         config = json.load(f)
     w = load_file(os.path.join(folder, "model.safetensors"))
     d2t = w.get("d2t")
+    if "norm_before_fc" in keys:
+        w["input_norm.weight"] = WEIGHTS
+    if "fc_norm" in keys:
+        w.update({f"fc_norm.{i}.weight": x for i, x in enumerate(WEIGHTS.chunk(3))})
     w = {n: x.double().requires_grad_() for n, x in w.items() if x.is_floating_point()}
-    head = Head(version, config, w, target.w["lm_head.weight"])
+    head = Head(version, config, w, target.w["lm_head.weight"], keys)
     sums, counts = [torch.zeros(len(TERMS)) for _ in range(D)], [0] * D
     for tokens, mask in zip(sequences, loss_masks):
         tok, mask = torch.tensor(tokens), torch.tensor(mask, dtype=torch.bool)
         three, after_norm, z = target.rows(tok[:-1])
-        h = after_norm if version == 1 else head.linear(three, "fc")
+        h = after_norm if version == 1 else head.first(three)
         run = head.hass if version == 1 else head.traineagle3
         for k, y in enumerate(run(tok, h, D, detached) if aligned else head.unrolled(tok, h, D)):
             rows = mask[k + 2:]
@@ -214,6 +235,11 @@ def main():
         for part in (*named, *MASKED[version]):
             print(version, part, parts[part]["total"], parts[part]["losses"], parts[part]["terms"])
         write(os.path.join(TRUTH, f"eagle{version}.gradients.json"), parts)
+    parts = dict(sequences=sequences, loss_masks=masks(sequences))
+    for name, keys in VARIANTS.items():
+        parts[name] = compute(3, target, sequences, every, PARTS[3]["eagle3"], keys)
+        print(name, parts[name]["total"], parts[name]["losses"])
+    write(os.path.join(TRUTH, "eagle3-norms.gradients.json"), parts)
 
 
 if __name__ == "__main__":

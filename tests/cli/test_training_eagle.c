@@ -125,6 +125,30 @@ TEST(labels_outside_of_the_draft_vocabulary_are_counted)
     forget(&s);
 }
 
+static int is_true(const json_t *object, const char *key) { return json_is_true(json_object_get(object, key)); }
+
+/* Also if a run goes on from the head. */
+TEST(norm_before_residual_is_trained_and_kept)
+{
+    write_data("data.jsonl", 12, 7);
+    struct said s = RUN("train", V3, "--part", "eagle3", "--norm-before-residual", NEW, "--data", run_file("data.jsonl"), "--train-iters", "2", SMALL, "-o",
+                        run_file("run"));
+    expect_code(&s, 0);
+    forget(&s);
+    json_t *config = config_of(run_file("run/head"));
+    assert_true(is_true(config, "norm_before_residual"));
+    expect_drafts(V3, "eagle3", run_file("run/head"));
+    s = RUN("train", V3, "--part", "eagle3", "--eagle-head", run_file("run/head"), "--data", run_file("data.jsonl"), "--train-iters", "2", SMALL, "-o",
+            run_file("more"));
+    expect_code(&s, 0);
+    forget(&s);
+    json_t *kept = config_of(run_file("more/head"));
+    assert_true(json_equal(config, kept));
+    json_decref(kept);
+    json_decref(config);
+    expect_drafts(V3, "eagle3", run_file("more/head"));
+}
+
 /* ---- a head that is continued --------------------------------------------------------------------------------------------------- */
 
 TEST(a_head_that_is_not_trained_stays_as_it_is)
@@ -177,6 +201,8 @@ TEST(the_heads_of_the_bundled_model_draft_for_it)
 TEST(options_of_other_parts_are_refused_by_name)
 {
     REFUSED(2, "--draft-vocab-size does not go together with --part eagle", "--part", "eagle", "--draft-vocab-size", "9");
+    REFUSED(2, "--norm-before-residual does not go together with --part eagle3 and --eagle-head", "--part", "eagle3", "--eagle-head", "golden/eagle/eagle3-v3",
+            "--norm-before-residual");
     REFUSED(2, "--eagle-head does not go together with --part modules", "--eagle-head", "golden/eagle/eagle1-v3");
     REFUSED(2, "--mtp-new does not go together with --part eagle", "--part", "eagle", "--mtp-new");
     REFUSED(2, "--kv-channels does not go together with --part eagle and --eagle-head", "--part", "eagle", "--eagle-head", "golden/eagle/eagle1-v3", "--kv-channels", "16");
@@ -194,6 +220,7 @@ int main(int argc, char **argv)
         IN_DIR(a_new_head_has_the_shape_of_the_options),
         IN_DIR(a_draft_vocabulary_has_the_most_frequent_tokens),
         IN_DIR(labels_outside_of_the_draft_vocabulary_are_counted),
+        IN_DIR(norm_before_residual_is_trained_and_kept),
         IN_DIR(a_head_that_is_not_trained_stays_as_it_is),
         IN_DIR(the_heads_of_the_bundled_model_draft_for_it),
         IN_DIR(options_of_other_parts_are_refused_by_name),

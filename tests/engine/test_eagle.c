@@ -6,6 +6,7 @@
 #include "engine/draft/eagle_net.h"
 #include "engine/draft/mtp.h"
 #include "tests/support/golden.h"
+#include "tests/support/small_eagle.h"
 
 static const char *const heads[] = {"golden/eagle/eagle1-v3", "golden/eagle/eagle3-v3"};
 static const char *const methods[] = {"eagle", "eagle3"};
@@ -263,6 +264,31 @@ TEST(every_head_gives_the_bits_of_plain_decoding)
     vb_model_close(m);
 }
 
+TEST(heads_with_norms_of_speculators_give_the_bits_of_plain_decoding)
+{
+    static struct record plain, r;
+    int32_t prompt[40];
+    vb_model *m = open_tiny("v3");
+    random_tokens(m, 4, prompt, COUNT(prompt));
+    run_plain(m, NULL, prompt, COUNT(prompt), 120, &plain);
+    for (size_t v = 0; v < eagle_variant_count; v++) {
+        char head[64];
+        size_t accepted = 0;
+        eagle_variant(head, &eagle_variants[v]);
+        for (int K = 1; K <= 7; K += 3) {
+            vb_session_options o = {.context = 160, .exact_threads = 1, .threads = 1 + K % 2, .drafting.method = "eagle3", .drafting.head = head, .drafting.tokens = K,
+                                    .prefill_chunk = K, .drafting.tree.topk = K == 4 ? 3 : 0, .poison_cut_rows = 1};
+            run(m, &o, prompt, COUNT(prompt), 120, &r);
+            check_same(eagle_variants[v].name, &plain, &r);
+            assert_int_equal(r.result.draft_failures, 0);
+            accepted += r.result.accepted;
+        }
+        assert_true(accepted > 0);
+        remove_dir(head);
+    }
+    vb_model_close(m);
+}
+
 /* A session that has been through rounds, cuts and appended tokens proposes what a new one does. */
 TEST(no_history_shows_in_the_drafts_of_a_head)
 {
@@ -374,7 +400,9 @@ TEST(a_config_that_asks_for_something_else_is_refused_by_name)
     refuse_config(1, "hidden_act", "\"gelu\"", VB_UNSUPPORTED, "hidden_act \"gelu\"");
     refuse_config(1, "rope_scaling", "{\"type\": \"linear\", \"factor\": 2}", VB_UNSUPPORTED, "linear");
     refuse_config(1, "attention_bias", "true", VB_UNSUPPORTED, "attention_bias");
-    refuse_config(3, "norm_before_residual", "true", VB_UNSUPPORTED, "norm_before_residual");
+    refuse_config(1, "norm_before_residual", "true", VB_UNSUPPORTED, "norm_before_residual true is not supported, only false");
+    refuse_config(3, "norm_before_residual", "\"yes\"", VB_BAD_CHECKPOINT, "norm_before_residual");
+    refuse_config(3, "norm_output", "true", VB_UNSUPPORTED, "norm_output");
     refuse_config(3, "num_attention_heads", "0", VB_BAD_CHECKPOINT, "num_attention_heads");
     refuse_config(3, "num_attention_heads", "3", VB_BAD_CHECKPOINT, "heads");
     refuse_config(3, "num_key_value_heads", "3", VB_BAD_CHECKPOINT, "do not share 3 keys");
@@ -392,7 +420,7 @@ TEST(a_config_of_speculators_is_read)
     vb_model *m = open_tiny("v3");
     copy_checkpoint(dir, heads[1]);
     snprintf(path, sizeof path, "%s/config.json", dir);
-    json_t *layer = json_load_file(path, 0, NULL), *config = json_pack("{s:s,s:b}", "speculators_model_type", "eagle3", "norm_before_residual", 0);
+    json_t *layer = json_load_file(path, 0, NULL), *config = json_pack("{s:s,s:b}", "speculators_model_type", "eagle3", "norm_before_residual", 1);
     assert_non_null(layer);
     json_object_set(config, "draft_vocab_size", json_object_get(layer, "draft_vocab_size"));
     json_object_del(layer, "draft_vocab_size");
@@ -403,6 +431,7 @@ TEST(a_config_of_speculators_is_read)
     OK(eagle_head_open(&head, dir, 3, m, &err));
     assert_int_equal(head->groups, 2);
     assert_int_equal(head->vocab_size, 96);
+    assert_int_equal(head->norms.norm_before_residual, 1);
     eagle_head_close(head);
     json_object_set_new(config, "transformer_layer_config", json_integer(7));
     text = json_dumps(config, 0);
@@ -496,6 +525,7 @@ int main(void)
         cmocka_unit_test(drafts_of_a_head_are_the_official_codes_when_its_features_are),
         cmocka_unit_test(trees_of_a_head_are_the_official_codes),
         cmocka_unit_test(every_head_gives_the_bits_of_plain_decoding),
+        cmocka_unit_test(heads_with_norms_of_speculators_give_the_bits_of_plain_decoding),
         cmocka_unit_test(no_history_shows_in_the_drafts_of_a_head),
         cmocka_unit_test(heads_share_passes_and_evaluations_with_the_rest),
         cmocka_unit_test(a_config_that_asks_for_something_else_is_refused_by_name),

@@ -1,4 +1,4 @@
-/* tests/engine/test_reference_eagle.c -- EAGLE heads of the reference: drafts against the official code, gradients against PyTorch's autograd
+/* tests/engine/test_reference_eagle.c -- EAGLE heads of the reference: drafts against the official code and that of speculators, gradients against PyTorch's autograd
  * (golden/truth) and finite differences, aligned depths against the drafts that they are for, and the engine's passes against the
  * reference. Runs in the repository's root. */
 #include "tests/support/autograd.h"
@@ -76,8 +76,51 @@ TEST(drafts_are_those_of_the_official_code)
     reference_close(r);
 }
 
+/* `values` is F32. */
+static double distance_of_floats(const double *have, const void *values, size_t n)
+{
+    double *wide = doubles(n), far;
+    for (size_t i = 0; i < n; i++) {
+        float x;
+        memcpy(&x, (const char *)values + i * sizeof x, sizeof x);
+        wide[i] = (double)x;
+    }
+    far = distance(have, wide, n);
+    free(wide);
+    return far;
+}
+
+/* Its code takes norms and angles in float32, too (golden/scripts/make_eagle_norms.py). */
+TEST(norms_of_speculators_are_those_of_its_code)
+{
+    static struct drafted d;
+    struct reference *r = open_tiny_reference("v3");
+    struct golden g = golden_open("eagle3-norms");
+    read_rows(&d, &g);
+    for (size_t v = 0; v < eagle_variant_count; v++) {
+        char dir[64], name[64];
+        size_t n;
+        eagle_variant(dir, &eagle_variants[v]);
+        struct reference_eagle *e = open_head(dir, 3, r);
+        draft(&d, e, 0);
+        snprintf(name, sizeof name, "%s.chosen", eagle_variants[v].name);
+        assert_memory_equal(d.drafts, golden_data(&g, name, &n), sizeof d.drafts);
+        snprintf(name, sizeof name, "%s.hidden", eagle_variants[v].name);
+        const void *hidden = golden_data(&g, name, &n), *logits;
+        assert_true(distance_of_floats(d.hidden, hidden, n) < 3e-6);
+        snprintf(name, sizeof name, "%s.logits", eagle_variants[v].name);
+        logits = golden_data(&g, name, &n);
+        assert_int_equal(n, (ROWS + STEPS) * reference_eagle_sizes(e).vocab);
+        assert_true(distance_of_floats(d.logits, logits, n) < 3e-6);
+        reference_eagle_close(e);
+        remove_dir(dir);
+    }
+    golden_close(&g);
+    reference_close(r);
+}
+
 /* The engine's pass over the rows, and passes of one row for the drafts: y and logits as in struct drafted */
-static void engine_drafts(struct drafted *out, const vb_model *m, size_t v)
+static void engine_drafts(struct drafted *out, const vb_model *m, const char *dir, int version)
 {
     struct eagle_head *head;
     struct eagle e;
@@ -87,10 +130,10 @@ static void engine_drafts(struct drafted *out, const vb_model *m, size_t v)
     static float h[ROWS * 64], g[ROWS * 64], logits[ROWS * 160];
     int known;
     struct drafter_options o = {.kernels = kernels_select("best", &known), .threads = 1, .most_observed = ROWS};
-    OK(eagle_head_open(&head, heads[v], versions[v], m, &err));
+    OK(eagle_head_open(&head, dir, version, m, &err));
     OK(eagle_open(&e, head, &o, &err));
     OK(kvcache_open(&cache, 1, ROWS + STEPS, e.net.cache, NULL, &err));
-    if (versions[v] == 3)
+    if (version == 3)
         eagle_features(&e, &w, h, out->features, ROWS);
     else
         memcpy(h, out->features, sizeof h);
@@ -112,31 +155,41 @@ static void engine_drafts(struct drafted *out, const vb_model *m, size_t v)
 }
 
 /* As `diff` does, takes 8 times the distance of 8 perturbed runs as the bound for an f32 program. */
-TEST(the_engines_passes_are_as_near_to_the_reference_as_f32_allows)
+static void check_engine(const vb_model *m, const struct reference *r, const char *name, const char *dir, int version, const char *file)
 {
     static struct drafted exact, other;
+    struct golden g = golden_open(file);
+    struct reference_eagle *e = open_head(dir, version, r);
+    size_t n = (ROWS + STEPS) * (size_t)reference_eagle_sizes(e).vocab, y = (ROWS + STEPS) * 64;
+    double logits = 0, hidden = 0;
+    read_rows(&exact, &g);
+    draft(&exact, e, 0);
+    other = exact;
+    for (uint64_t seed = 1; seed <= 8; seed++) {
+        draft(&other, e, seed);
+        hidden = fmax(hidden, distance(other.hidden, exact.hidden, y));
+        logits = fmax(logits, distance(other.logits, exact.logits, n));
+    }
+    memcpy(other.drafts, exact.drafts, sizeof other.drafts);
+    engine_drafts(&other, m, dir, version);
+    if (!(distance(other.hidden, exact.hidden, y) <= 8 * hidden) || !(distance(other.logits, exact.logits, n) <= 8 * logits))
+        fail_msg("%s: y and logits are %.2g and %.2g away from the reference, perturbed references %.2g and %.2g", name,
+                 distance(other.hidden, exact.hidden, y), distance(other.logits, exact.logits, n), hidden, logits);
+    reference_eagle_close(e);
+    golden_close(&g);
+}
+
+TEST(the_engines_passes_are_as_near_to_the_reference_as_f32_allows)
+{
     struct reference *r = open_tiny_reference("v3");
     vb_model *m = open_tiny("v3");
-    for (size_t v = 0; v < 2; v++) {
-        struct golden g = golden_open(files[v]);
-        struct reference_eagle *e = open_head(heads[v], versions[v], r);
-        size_t n = (ROWS + STEPS) * (size_t)reference_eagle_sizes(e).vocab, y = (ROWS + STEPS) * 64;
-        double logits = 0, hidden = 0;
-        read_rows(&exact, &g);
-        draft(&exact, e, 0);
-        other = exact;
-        for (uint64_t seed = 1; seed <= 8; seed++) {
-            draft(&other, e, seed);
-            hidden = fmax(hidden, distance(other.hidden, exact.hidden, y));
-            logits = fmax(logits, distance(other.logits, exact.logits, n));
-        }
-        memcpy(other.drafts, exact.drafts, sizeof other.drafts);
-        engine_drafts(&other, m, v);
-        if (!(distance(other.hidden, exact.hidden, y) <= 8 * hidden) || !(distance(other.logits, exact.logits, n) <= 8 * logits))
-            fail_msg("EAGLE-%d: y and logits are %.2g and %.2g away from the reference, perturbed references %.2g and %.2g", versions[v],
-                     distance(other.hidden, exact.hidden, y), distance(other.logits, exact.logits, n), hidden, logits);
-        reference_eagle_close(e);
-        golden_close(&g);
+    for (size_t v = 0; v < 2; v++)
+        check_engine(m, r, files[v], heads[v], versions[v], files[v]);
+    for (size_t v = 0; v < eagle_variant_count; v++) {
+        char dir[64];
+        eagle_variant(dir, &eagle_variants[v]);
+        check_engine(m, r, eagle_variants[v].name, dir, 3, "eagle3-norms");
+        remove_dir(dir);
     }
     vb_model_close(m);
     reference_close(r);
@@ -156,6 +209,21 @@ static struct loss loss_of_part(const char *part, int depths)
     return loss;
 }
 
+/* name: of the loss, as above */
+static void check_part(const struct reference_eagle *e, const char *file, const char *part, json_t *golden, const char *name)
+{
+    struct loss loss = loss_of_part(name, (int)json_array_size(json_object_get(json_object_get(golden, part), "losses")) - 1);
+    struct reference_loss_options options = {.loss = &loss};
+    struct autograd_step s;
+    struct reference_losses losses;
+    struct reference_gradients g;
+    autograd_read(&s, part, golden);
+    OK(reference_eagle_gradients_open(&g, e, &err));
+    OK(reference_eagle_backward(e, &options, s.list, s.count, &losses, &g, &err));
+    autograd_compare(file, part, golden, &loss.terms, &losses, &g);
+    reference_gradients_close(&g);
+}
+
 TEST(losses_and_gradients_are_those_of_autograd)
 {
     struct reference *r = open_tiny_reference("v3");
@@ -167,25 +235,31 @@ TEST(losses_and_gradients_are_those_of_autograd)
         json_t *golden = golden_json(file);
         struct reference_eagle *e = open_head(heads[v], versions[v], r);
         assert_int_equal(json_object_size(golden), 6);
-        json_object_foreach(golden, part, value) {
-            if (!strcmp(part, "sequences") || !strcmp(part, "loss_masks"))
-                continue;
-            struct loss loss = loss_of_part(part, (int)json_array_size(json_object_get(value, "losses")) - 1);
-            struct reference_loss_options options = {.loss = &loss};
-            struct autograd_step s;
-            struct reference_losses losses;
-            struct reference_gradients g;
-            autograd_read(&s, part, golden);
-            OK(reference_eagle_gradients_open(&g, e, &err));
-            OK(reference_eagle_backward(e, &options, s.list, s.count, &losses, &g, &err));
-            autograd_compare(files[v], part, golden, &loss.terms, &losses, &g);
-            reference_gradients_close(&g);
-        }
+        json_object_foreach(golden, part, value)
+            if (strcmp(part, "sequences") && strcmp(part, "loss_masks"))
+                check_part(e, files[v], part, golden, part);
         reference_eagle_close(e);
         json_decref(golden);
     }
     reference_close(r);
 }
+
+TEST(gradients_of_norms_of_speculators_are_those_of_autograd)
+{
+    struct reference *r = open_tiny_reference("v3");
+    json_t *golden = golden_json("eagle3-norms.gradients");
+    for (size_t v = 0; v < eagle_variant_count; v++) {
+        char dir[64];
+        eagle_variant(dir, &eagle_variants[v]);
+        struct reference_eagle *e = open_head(dir, 3, r);
+        check_part(e, "eagle3-norms", eagle_variants[v].name, golden, "eagle3");
+        reference_eagle_close(e);
+        remove_dir(dir);
+    }
+    json_decref(golden);
+    reference_close(r);
+}
+
 /* ---- finite differences ------------------------------------------------------------------------------------------- */
 
 /* An EAGLE head whose tensors the test changes, and its target. A small checkpoint has two layers, so an EAGLE-3 head has a target of golden/tiny. */
@@ -207,6 +281,8 @@ static const struct small_eagle small_heads[] = {
     {.version = 1, .target_width = 8, .target_vocab = SMALL_V, .d = 8, .heads = 3, .groups = 1, .dim = 2, .intermediate = 5,
      .keys = "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":16,\"beta_fast\":4,\"beta_slow\":1},"},
     {.version = 3, .target_width = 64, .target_vocab = 160, .d = 6, .heads = 2, .groups = 1, .dim = 4, .intermediate = 5, .vocab = 40, .embeds = 1},
+    {.version = 3, .target_width = 64, .target_vocab = 160, .d = 6, .heads = 2, .groups = 1, .dim = 4, .intermediate = 5, .embeds = 1,
+     .keys = "\"norm_before_residual\":true,"},
 };
 
 static struct reference_losses losses_of(const struct moved *m, struct reference_gradients *g)
@@ -398,8 +474,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drafts_are_those_of_the_official_code),
+        cmocka_unit_test(norms_of_speculators_are_those_of_its_code),
         cmocka_unit_test(the_engines_passes_are_as_near_to_the_reference_as_f32_allows),
         cmocka_unit_test(losses_and_gradients_are_those_of_autograd),
+        cmocka_unit_test(gradients_of_norms_of_speculators_are_those_of_autograd),
         cmocka_unit_test(gradients_are_those_of_differences),
         cmocka_unit_test(aligned_depths_are_the_drafts),
         cmocka_unit_test(losses_and_heads_that_do_not_fit_are_refused),

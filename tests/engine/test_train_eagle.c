@@ -4,7 +4,9 @@
 #include "engine/train/train_eagle.h"
 #include "reference/eagle.h"
 #include "tests/support/engine_support.h"
+#include "tests/support/files.h"
 #include "tests/support/references.h"
+#include "tests/support/small_eagle.h"
 #include "tests/support/training.h"
 
 #include <math.h>
@@ -37,13 +39,13 @@ struct drafting {
     struct workspace w;
 };
 
-static void drafting_open(struct drafting *x, int version, const struct model *m)
+static void drafting_open(struct drafting *x, const char *dir, int version, const struct model *m)
 {
     struct eagle_head *head;
     int known;
     struct drafter_options o = {.kernels = kernels_select("best", &known), .threads = 1, .most_observed = T};
     *x = (struct drafting){.w = {.model = m}};
-    OK(eagle_head_open(&head, heads[version == 3], version, m, &err));
+    OK(eagle_head_open(&head, dir, version, m, &err));
     OK(eagle_open(&x->e, head, &o, &err));
     OK(kvcache_open(&x->cache, 1, T + D, x->e.net.cache, NULL, &err));
 }
@@ -67,7 +69,7 @@ static void check_row(int version, int k, size_t i, const struct eagle_depth *ha
 }
 
 /* The rows of a text, and for each of them the drafts after it, as if the text went on as they say. */
-static void check_drafter(int version)
+static void check_drafter(const char *dir, int version)
 {
     static float h[T * WIDTH], g[T * WIDTH], y[T * WIDTH];
     float next[WIDTH], of_next[WIDTH];
@@ -78,10 +80,10 @@ static void check_drafter(int version)
     vb_model *m = open_tiny("v3");
     training_step(&s, m, parts[version == 3], D);
     s.options.loss = &loss;
-    s.options.eagle = &(struct trainer_eagle){.dir = heads[version == 3]};
+    s.options.eagle = &(struct trainer_eagle){.dir = dir};
     struct trainer *t = training_open(m, &s);
     OK(trainer_losses(t, &(struct training_sequence){.tokens = s.tokens, .count = T}, 1, &losses, &err));
-    drafting_open(&x, version, m);
+    drafting_open(&x, dir, version, m);
     if (version == 3)
         eagle_features(&x.e, &x.w, h, t->hidden, T - 2);
     else
@@ -104,8 +106,14 @@ static void check_drafter(int version)
 
 TEST(rows_have_the_bits_of_the_drafter)
 {
-    check_drafter(1);
-    check_drafter(3);
+    check_drafter(heads[0], 1);
+    check_drafter(heads[1], 3);
+    for (size_t v = 0; v < eagle_variant_count; v++) {
+        char dir[64];
+        eagle_variant(dir, &eagle_variants[v]);
+        check_drafter(dir, 3);
+        remove_dir(dir);
+    }
 }
 
 /* -- gradients ----------------------------------------------------------------------------------------------------- */

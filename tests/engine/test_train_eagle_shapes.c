@@ -139,6 +139,8 @@ static const struct shape {
     {"EAGLE-3, all tokens, the target's embedding", "glm", 5, {.version = 3, .d = 64, .heads = 5, .groups = 1, .dim = 8, .intermediate = 24}},
     {"EAGLE-1, a target with sparse attention", "v32", 1, {.version = 1, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24}},
     {"EAGLE-3, a target with sparse attention", "glm5", 2, {.version = 3, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24, .vocab = 50}},
+    {"EAGLE-3, norm_before_residual", "v3", 5,
+     {.version = 3, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24, .vocab = 50, .keys = "\"norm_before_residual\":true,"}},
     {"EAGLE-3, one head, a vocabulary of 11 tokens", "v2-lite", 10, {.version = 3, .d = 64, .heads = 1, .groups = 1, .dim = 2, .intermediate = 8, .vocab = 11}},
 };
 

@@ -1,6 +1,7 @@
-/* tests/support/small_eagle.c -- generated EAGLE heads. */
+/* tests/support/small_eagle.c -- generated EAGLE heads, and variants of a golden one. */
 #include "tests/support/small_eagle.h"
 
+#include "tests/support/engine_support.h"
 #include "tests/support/files.h"
 #include "tests/support/random.h"
 
@@ -90,4 +91,19 @@ void small_eagle(char dir[64], const struct small_eagle *c, uint64_t seed)
              "\"draft_vocab_size\":%d,\"vocab_size\":%d}",
              c->keys ? c->keys : "", d, c->intermediate, c->heads, c->groups, c->dim, c->vocab ? c->vocab : c->target_vocab, c->target_vocab);
     write_text(dir, "config.json", config);
+}
+
+const struct eagle_variant eagle_variants[] = {{"residual", {"norm_before_residual"}}};
+const size_t eagle_variant_count = COUNT(eagle_variants);
+
+void eagle_variant(char dir[64], const struct eagle_variant *v)
+{
+    char path[96];
+    copy_checkpoint(dir, "golden/eagle/eagle3-v3");
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    json_t *config = json_load_file(path, 0, NULL);
+    for (size_t i = 0; i < COUNT(v->keys) && v->keys[i]; i++)
+        json_object_set_new(config, v->keys[i], json_true());
+    assert_int_equal(json_dump_file(config, path, 0), 0);
+    json_decref(config);
 }

@@ -3,6 +3,7 @@
 #ifndef VB_TEST_SMALL_EAGLE_H
 #define VB_TEST_SMALL_EAGLE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct small_eagle {
@@ -18,5 +19,14 @@ struct small_eagle {
 void small_eagle(char dir[64], const struct small_eagle *c, uint64_t seed);
 /* The target's token for id `id` of a vocabulary with gaps */
 int small_eagle_token(const struct small_eagle *c, int id);
+
+/* The heads of golden/scripts/make_eagle_norms.py: golden/eagle/eagle3-v3 with other norms, by keys of config.json. */
+struct eagle_variant {
+    const char *name, *keys[4];
+};
+extern const struct eagle_variant eagle_variants[];
+extern const size_t eagle_variant_count;
+/* Writes the head into a new directory, whose path is written to `dir`. */
+void eagle_variant(char dir[64], const struct eagle_variant *v);
 
 #endif

@@ -43,7 +43,7 @@ const struct option options_to_train[] = {
     {"--heads-mlp", NULL, "KIND", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(heads_mlp), 0, 0,
      "Let new heads be of the kind of the model's last layer, with experts if it has some (same), or have a dense MLP (dense; default same)."},
     {"--eagle-head", NULL, "DIR", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(eagle_head), 0, 0,
-     "With --part eagle or eagle3: begin with the head in this folder. Without this option, the head is new, and the next five options choose its shape."},
+     "With --part eagle or eagle3: begin with the head in this folder. Without this option, the head is new, and the next six options choose its shape."},
     {"--num-attention-heads", NULL, "H", TRAIN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(attention_heads), 1, 4096,
      "Let a new EAGLE head have H attention heads (default: as many as fill the hidden size)."},
     {"--num-query-groups", NULL, "G", TRAIN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(query_groups), 1, 4096,
@@ -55,6 +55,8 @@ const struct option options_to_train[] = {
     {"--draft-vocab-size", NULL, "N", TRAIN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(draft_vocab_size), 1, 1 << 24,
      "Let a new EAGLE-3 head draft only the N most frequent tokens of --data, without those that a loss mask leaves out; of tokens that are equally frequent, those with the lowest ids (default: "
      "32000, or all tokens if there are fewer)."},
+    {"--norm-before-residual", NULL, NULL, TRAIN_OPTIONS, TAKES_TRAIN, FLAG, TRAIN(norm_before_residual), 0, 0,
+     "Let the residual stream of a new EAGLE-3 head begin with the normalised hidden state, as most heads of vllm-project/speculators do."},
     {"--loss", NULL, "NAME", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(loss), 0, 0,
      "Train a published loss: megatron, fastmtp, sum, eagle, eagle3 or hass (docs/TRAINING.md has the formulas; default megatron; for parallel heads sum; "
      "for EAGLE heads eagle or eagle3, as --part says)."},

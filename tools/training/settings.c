@@ -168,6 +168,7 @@ static int check_part(const struct cli *c)
                    {"--kv-channels", t->kv_channels > 0, eagle && new},
                    {"--ffn-hidden-size", t->ffn_hidden_size > 0, eagle && new},
                    {"--draft-vocab-size", t->draft_vocab_size > 0, eagle3 && new},
+                   {"--norm-before-residual", t->norm_before_residual, eagle3 && new},
                    {"--mtp-modules", t->modules > 0, modules},
                    {"--mtp-new", t->new_modules, modules},
                    {"--mtp-weights", t->mtp_weights != NULL, modules},
