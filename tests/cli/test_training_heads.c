@@ -154,7 +154,9 @@ TEST(heads_that_cannot_be_trained_are_refused_in_one_sentence)
     REFUSE("--mtp-new does not go together with --part model-with-heads", "--part", "model-with-heads", "--mtp-new");
     REFUSE("--save-megatron does not go together with --part parallel-heads", "--save-megatron");
     REFUSE("head 0 would be dense, but by config.json layer 3 is a layer with experts", "--part", "model-with-heads", "--heads-mlp", "dense");
-    REFUSE("parallel heads have none", "--loss", "eagle");
+    REFUSE("--loss eagle compares hidden states with those of the model, and --part parallel-heads has none to compare", "--loss", "eagle");
+    REFUSE("--loss fastmtp runs one module at every depth, and --part parallel-heads trains a head for each depth", "--loss", "fastmtp");
+    REFUSE("--mtp-modules is 3, and --mtp-num-layers 2 with --loss megatron trains only 2 of them", "--part", "modules", "--mtp-modules", "3", "--mtp-num-layers", "2");
     expect_failure(RUN(HEADS(V3), "--train-iters", "1", "-o", run_file("run"), "--heads", "golden/heads/parallel-v3"), 1, "num_attention_heads of the heads is 2");
     assert_true(access(run_file("run"), F_OK));
 }

@@ -193,7 +193,7 @@ TEST(a_new_head_refuses_a_bad_row_before_its_run_begins)
     to_vllm("own", "wrong", "nan");
     expect_failure(FROM("wrong", "--part", "eagle3", "--hidden-states-layers", "0,1,2,3", "-o", run_file("run")), 1,
                    "hidden_states: number 7 of the hidden state of token 5 is not finite");
-    expect_failure(FROM("own", "--part", "eagle3", "--loss", "hass", "-o", run_file("run")), 2, "a loss of features");
+    expect_failure(FROM("own", "--part", "eagle3", "--loss", "hass", "-o", run_file("run")), 2, "--loss hass compares hidden states with those of the model");
     assert_int_equal(access(run_file("run"), F_OK), -1);
 }
 

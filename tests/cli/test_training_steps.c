@@ -134,6 +134,26 @@ TEST(losses_have_their_published_weights)
     expect_failure(RUN("train", MTP3, "--data", "x", "--train-iters", "0", "-o", run_file("run"), "--soft-targets", "2"), 2, "--soft-targets is 2, wanted");
 }
 
+/* The losses of aligned depths run module 0 alone; a model without modules gets one. */
+TEST(new_modules_are_as_many_as_the_loss_runs)
+{
+    static const struct {
+        const char *model, *loss, *depths, *more;
+        int modules;
+    } cases[] = {{TINY "youtu", "eagle3", "3", "--bos", 1}, {TINY "youtu", "megatron", "2", "--bos", 2}, {MTP3, "megatron", "2", "--mtp-new", 2}, {MTP3, "megatron", "2", "--bos", 3}};
+    write_data("data.jsonl", 12, 7);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct said s = RUN("train", cases[i].model, "--loss", cases[i].loss, "--mtp-num-layers", cases[i].depths, cases[i].more, "--data", run_file("data.jsonl"),
+                            "--train-iters", "0", SMALL, "-o", run_file("run"));
+        expect_code(&s, 0);
+        forget(&s);
+        json_t *config = json_load_file(run_file("run/model/config.json"), 0, NULL);
+        assert_int_equal(integer(config, "num_nextn_predict_layers"), cases[i].modules);
+        json_decref(config);
+        remove_tree(run_file("run"));
+    }
+}
+
 TEST(soft_targets_mix_the_text_and_the_model)
 {
     double loss[3];
@@ -207,6 +227,7 @@ int main(int argc, char **argv)
         IN_DIR(the_learning_rate_follows_its_schedule),
         IN_DIR(the_first_held_out_loss_is_that_of_eval),
         IN_DIR(losses_have_their_published_weights),
+        IN_DIR(new_modules_are_as_many_as_the_loss_runs),
         IN_DIR(soft_targets_mix_the_text_and_the_model),
         IN_DIR(a_run_that_made_drafting_worse_says_so_first),
         IN_DIR(json_lines_have_the_losses_of_the_steps),

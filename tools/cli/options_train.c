@@ -24,7 +24,7 @@ const struct option options_to_train[] = {
      "hass or eagle3, the default is 3."},
     {"--mtp-modules", NULL, "N", TRAIN_OPTIONS, TAKES_TRAIN, LONG_VALUE, TRAIN(modules), 1, VB_MAX_DRAFT,
      "Let the trained model have N MTP modules; depth k uses module k mod N (default: as many as the checkpoint has; if it has none, "
-     "--mtp-num-layers). Modules that the checkpoint lacks begin with random weights."},
+     "--mtp-num-layers, or 1 if the loss runs one module at every depth). Modules that the checkpoint lacks begin with random weights."},
     {"--mtp-new", NULL, NULL, TRAIN_OPTIONS, TAKES_TRAIN, FLAG, TRAIN(new_modules), 0, 0,
      "Begin with random weights in all MTP modules, even if the checkpoint has modules."},
     {"--mtp-weights", NULL, "FILE", TRAIN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(mtp_weights), 0, 0,

@@ -121,6 +121,14 @@ static void set_eagle_defaults(struct cli_training *t)
     whole_default(&t->modules, 0);
 }
 
+long long settings_new_modules(const struct cli_training *t)
+{
+    struct loss loss;
+    vb_error err;
+    int one = t->loss && !loss_named(&loss, t->loss, 1, -1, &err) && loss.chain != CHAIN_MODULES;
+    return one && t->depths > 1 ? 1 : t->depths;
+}
+
 static void set_defaults(struct cli_training *t, int stored, long long positions)
 {
     t->part = t->part ? t->part : "modules";
@@ -129,7 +137,8 @@ static void set_defaults(struct cli_training *t, int stored, long long positions
     t->lr_decay_style = t->lr_decay_style ? t->lr_decay_style : "linear";
     t->type = t->type ? t->type : "bf16";
     whole_default(&t->depths, stored ? stored : is_whole(t) ? 0 : 1);
-    whole_default(&t->modules, stored ? stored : t->depths);
+    long long new = settings_new_modules(t);
+    whole_default(&t->modules, stored && (!t->new_modules || stored < new) ? stored : new);
     t->loss = t->loss ? t->loss : "megatron";
     real_default(&t->eval_share, t->eval_data ? 0 : 0.05);
     whole_default(&t->seq_length, positions < 512 ? positions : 512);
@@ -231,12 +240,30 @@ int settings_check(struct training *r)
     return EXIT_DONE;
 }
 
+/* Whether the part can be trained with the loss. Reports errors. */
+static int check_loss(const struct cli *c, const struct loss *loss)
+{
+    const struct cli_training *t = &c->train;
+    long long used = loss->chain == CHAIN_MODULES ? t->depths : 1;
+    int is_new = t->new_modules || t->modules > vb_mtp_modules(c->model);
+    if (has_heads(t) && loss->chain != CHAIN_MODULES)
+        return cli_fail(c, EXIT_USAGE, "--loss %s runs one module at every depth, and --part %s trains a head for each depth", t->loss, t->part);
+    if ((has_heads(t) || !strcmp(t->part, "eagle3")) && loss->terms.features != 0)
+        return cli_fail(c, EXIT_USAGE, "--loss %s compares hidden states with those of the model, and --part %s has none to compare", t->loss, t->part);
+    if (!is_eagle(t) && !has_heads(t) && t->depths && is_new && t->modules > used)
+        return cli_fail(c, EXIT_USAGE, "--mtp-modules is %lld, and --mtp-num-layers %lld with --loss %s trains only %lld of them, so that new ones would stay random",
+                        t->modules, t->depths, t->loss, used);
+    return EXIT_DONE;
+}
+
 int settings_loss(const struct cli *c, struct loss *out)
 {
     const struct cli_training *t = &c->train;
     vb_error err;
     if (loss_named(out, t->loss, (int)t->depths, t->mtp_loss_scaling_factor, &err))
         return cli_fail(c, EXIT_USAGE, "--loss: %s", err.message);
+    if (check_loss(c, out) != EXIT_DONE)
+        return EXIT_USAGE;
     if (t->soft_targets < 0)
         return EXIT_DONE;
     if (t->soft_targets > 1 || out->terms.top > 0 || out->terms.features > 0)

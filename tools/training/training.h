@@ -73,6 +73,8 @@ int settings_check(struct training *r);
 int settings_resume(struct cli *c, const char *dir, const json_t *options);
 /* All options of the run with their values, by name. */
 json_t *settings_json(const struct cli *c);
+/* How many modules the depths use, if all are new: 1 if the loss runs one module at every depth. The number of depths is known. */
+long long settings_new_modules(const struct cli_training *t);
 /* The loss of the options. Reports errors. */
 int settings_loss(const struct cli *c, struct loss *out);
 struct trainer_options settings_trainer(const struct training *r);
