@@ -23,7 +23,7 @@ typedef struct vb_trainer_options {
     const char *ends;    /* the embedding and the output head of the modules. NULL or "stored": their own if the checkpoint has some, else those
                             of the model. "shared": those of the model. "own": their own, which begin as stored or as copies */
     uint64_t seed;       /* of random weights */
-    double beta1, beta2, eps; /* of AdamW; 0: 0.9, 0.999 and 1e-8 */
+    double beta1, beta2, eps; /* of AdamW; 0: 0.9, 0.999 and 1e-8. A beta of -1: 0 */
     double weight_decay; /* of matrices; vectors have none. 0: 0.01. -1: none */
     double clip_norm;    /* gradients are scaled down to this norm. 0: 1. -1: never */
     double bias_update_rate; /* of e_score_correction_bias; 0: 0.001 with "model". -1: it does not change. It never changes with "modules" */

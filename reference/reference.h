@@ -109,7 +109,8 @@ struct reference_options { /* with all members 0, the reference computes in prec
     uint64_t perturb;
     int x_as_is; /* nonzero: no x and no cached row is rounded to BF16 or quantised. Perturbed runs then show only the error of f32 itself. They do
                     not show how much the results change if some x is rounded to another BF16 number, or to another integer, than in
-                    the reference. The codes of an indexer are still rounded, but the numbers are not moved before it */
+                    the reference. The codes of an indexer and, with latent-cache=fp8, latents are still rounded, but the numbers are not moved
+                    before it */
     enum precision precision;
     enum cache_type cache_type;
     int expanded; /* the target's first `expanded` rows are computed as with prefill expanded; of MTP modules, no row is */

@@ -140,10 +140,8 @@ static void round_row(struct reference_run *run, double *x, size_t n)
 
 void ref_round_cache(struct reference_run *run, int S)
 {
-    if (run->options.x_as_is)
-        return;
     round_latents(run, run->latent, (size_t)S);
-    if (run->options.cache_type == CACHE_TYPE_F32)
+    if (run->options.x_as_is || run->options.cache_type == CACHE_TYPE_F32)
         return;
     if (run->options.cache_type == CACHE_TYPE_Q8)
         ref_round_x(run, TO_GROUPS, run->latent, run->latent, (size_t)S * run->c->dims.c);

@@ -57,7 +57,7 @@ int vb_trainer_open(vb_trainer **out, const vb_model *model, const vb_trainer_op
         .part = (enum trained_part)part, .ends = (enum module_ends)end, .depths = depths, .seed = o.seed, .loss = &loss,
         .modules = !depths ? 0 : o.modules ? o.modules : stored ? stored : depths,
         .new_modules = o.new_weights && !whole, .new_model = o.new_weights && whole,
-        .adamw = {.beta1 = number(o.beta1, 0.9), .beta2 = number(o.beta2, 0.999), .eps = number(o.eps, 1e-8), .weight_decay = number(o.weight_decay, 0.01)},
+        .adamw = {.beta1 = number(o.beta1, 0.9), .beta2 = number(o.beta2, 0.999), .eps = o.eps == 0 ? 1e-8 : o.eps, .weight_decay = number(o.weight_decay, 0.01)},
         .max_norm = number(o.clip_norm, 1), .bias_update_speed = whole ? number(o.bias_update_rate, 0.001) : 0,
         .micro_tokens = o.micro_tokens, .threads = o.threads, .isa = o.isa};
     return trainer_open(out, model, &inner, err);

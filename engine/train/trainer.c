@@ -7,19 +7,21 @@
 #include "engine/base/numbers.h"
 #include "ops/crew.h"
 
-static int check_conventions(const struct config *c, vb_error *err)
+static int is_eagle(const struct trainer_options *o) { return o->part == TRAIN_EAGLE || o->part == TRAIN_EAGLE3; }
+
+/* With yarn=max-len, the bits of a text would depend on the longest text of its step. The other conventions have no backward pass; the model of an
+ * EAGLE head needs none. */
+static int check_conventions(const struct config *c, const struct trainer_options *o, vb_error *err)
 {
-    static const enum convention no_backward[] = {FIRST_EMBEDDING, FIRST_ROW, MODULE_HIDDEN, YARN, GATE, LATENT_CACHE};
-    for (size_t i = 0; i < sizeof no_backward / sizeof *no_backward; i++) {
-        const struct convention_row *row = convention_row(no_backward[i]);
-        int value = c->conventions.value[no_backward[i]];
+    static const enum convention refused[] = {YARN, FIRST_EMBEDDING, FIRST_ROW, MODULE_HIDDEN, GATE, LATENT_CACHE};
+    for (size_t i = 0; i < (is_eagle(o) ? 1 : sizeof refused / sizeof *refused); i++) {
+        const struct convention_row *row = convention_row(refused[i]);
+        int value = c->conventions.value[refused[i]];
         if (value)
-            return vb_fail(err, VB_BAD_ARGUMENT, "%s=%s has no backward pass, wanted %s", row->name, row->values[value], row->values[0]);
+            return vb_fail(err, VB_BAD_ARGUMENT, "%s=%s is not computed in training, wanted %s", row->name, row->values[value], row->values[0]);
     }
     return VB_OK;
 }
-
-static int is_eagle(const struct trainer_options *o) { return o->part == TRAIN_EAGLE || o->part == TRAIN_EAGLE3; }
 
 static int check_model(const struct model *m, const struct trainer_options *o, vb_error *err)
 {
@@ -35,7 +37,7 @@ static int check_model(const struct model *m, const struct trainer_options *o, v
         return vb_fail(err, VB_BAD_ARGUMENT, "%s: a new model cannot be frozen, wanted that all of it is trained", dir);
     if (!o->new_model && !m->embed_tokens.data)
         return vb_fail(err, VB_BAD_ARGUMENT, "%s: it has no weights, and training from them is asked for, wanted a new model", dir);
-    return check_conventions(c, err);
+    return check_conventions(c, o, err);
 }
 
 /* Returns how many modules are computed, if there are at least as many. */
@@ -111,6 +113,8 @@ static int check_numbers(const struct trainer_options *o, vb_error *err)
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!(numbers[i].value >= 0 && numbers[i].value < numbers[i].below))
             return vb_fail(err, VB_BAD_ARGUMENT, "%s is %g, wanted a number from 0 to below %g", numbers[i].name, numbers[i].value, numbers[i].below);
+    if (!((float)o->adamw.eps > 0)) /* v is 0 as long as all gradients of a weight are */
+        return vb_fail(err, VB_BAD_ARGUMENT, "eps is %g, and a weight without a gradient would be divided by 0; wanted a number above 0", o->adamw.eps);
     if (o->threads < 0 || o->threads > 4096)
         return vb_fail(err, VB_BAD_ARGUMENT, "%d threads, wanted 0 to 4096", o->threads);
     return VB_OK;

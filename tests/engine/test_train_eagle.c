@@ -307,6 +307,9 @@ TEST(heads_that_cannot_be_trained_are_refused_in_one_sentence)
     few.vocab_size = 3;
     refused(m, TRAIN_EAGLE3, "eagle3", 2, &few, "token 2 of the draft vocabulary is 7");
     vb_model_close(m);
+    m = training_model("golden/tiny/v3", "yarn=max-len");
+    refused(m, TRAIN_EAGLE, "eagle", 1, &good, "yarn=max-len is not computed in training, wanted config");
+    vb_model_close(m);
 }
 
 TEST(numbers_that_are_not_finite_are_named)

@@ -28,6 +28,7 @@ static void truth_open(struct truth *x, const char *dir, int version, const char
     *x = (struct truth){.r = open_tiny_reference(target), .count = count, .options.loss = s->options.loss};
     for (int q = 0; q < count; q++)
         x->list[q] = (struct reference_sequence){s->list[q].tokens, (int)s->list[q].count, s->list[q].loss_mask};
+    OK(conventions_parse(&x->options.conventions, s->conventions, &err));
     OK(reference_eagle_open(&x->e, dir, version, x->r, &err));
     OK(reference_eagle_gradients_open(&x->exact, x->e, &err));
     OK(reference_eagle_backward(x->e, &x->options, x->list, count, &x->losses, &x->exact, &err));
@@ -129,19 +130,23 @@ static const struct shape {
     const char *name, *target;
     unsigned losses; /* bit i: loss i of check_shape */
     struct small_eagle head;
+    const char *conventions; /* of the target, which is only run forward; those of drafting have no effect */
 } shapes[] = {
-    {"EAGLE-1, 4 heads in 2 groups, bias", "v3", 15, {.version = 1, .d = 64, .heads = 4, .groups = 2, .dim = 10, .intermediate = 40, .bias = 1}},
-    {"EAGLE-1, 3 heads in one group, an embedding of its own", "v3-mtp3", 9, {.version = 1, .d = 64, .heads = 3, .groups = 1, .dim = 34, .intermediate = 33, .embeds = 1}},
+    {"EAGLE-1, 4 heads in 2 groups, bias", "v3", 15, {.version = 1, .d = 64, .heads = 4, .groups = 2, .dim = 10, .intermediate = 40, .bias = 1}, NULL},
+    {"EAGLE-1, 3 heads in one group, an embedding of its own", "v3-mtp3", 9, {.version = 1, .d = 64, .heads = 3, .groups = 1, .dim = 34, .intermediate = 33, .embeds = 1}, NULL},
     {"EAGLE-1, a target with tied embeddings, YaRN in the head", "moonlight", 6,
      {.version = 1, .d = 80, .heads = 2, .groups = 2, .dim = 16, .intermediate = 48,
-      .keys = "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":16,\"beta_fast\":4,\"beta_slow\":1},"}},
-    {"EAGLE-3, a narrow head, a vocabulary with gaps", "v3", 15, {.version = 3, .d = 18, .heads = 6, .groups = 3, .dim = 6, .intermediate = 20, .vocab = 37, .embeds = 1}},
-    {"EAGLE-3, all tokens, the target's embedding", "glm", 5, {.version = 3, .d = 64, .heads = 5, .groups = 1, .dim = 8, .intermediate = 24}},
-    {"EAGLE-1, a target with sparse attention", "v32", 1, {.version = 1, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24}},
-    {"EAGLE-3, a target with sparse attention", "glm5", 2, {.version = 3, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24, .vocab = 50}},
+      .keys = "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4,\"original_max_position_embeddings\":16,\"beta_fast\":4,\"beta_slow\":1},"}, NULL},
+    {"EAGLE-3, a narrow head, a vocabulary with gaps", "v3", 15, {.version = 3, .d = 18, .heads = 6, .groups = 3, .dim = 6, .intermediate = 20, .vocab = 37, .embeds = 1}, NULL},
+    {"EAGLE-3, all tokens, the target's embedding", "glm", 5, {.version = 3, .d = 64, .heads = 5, .groups = 1, .dim = 8, .intermediate = 24}, NULL},
+    {"EAGLE-1, a target with sparse attention", "v32", 1, {.version = 1, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24}, NULL},
+    {"EAGLE-3, a target with sparse attention", "glm5", 2, {.version = 3, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24, .vocab = 50}, NULL},
+    {"EAGLE-1, a target with gate=bf16", "v2-lite", 1, {.version = 1, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24},
+     "gate=bf16,first-row=phantom,first-embedding=zeroed,module-hidden=target"},
+    {"EAGLE-1, a target with latent-cache=fp8", "glm5", 2, {.version = 1, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24}, "latent-cache=fp8"},
     {"EAGLE-3, norm_before_residual", "v3", 5,
-     {.version = 3, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24, .vocab = 50, .keys = "\"norm_before_residual\":true,"}},
-    {"EAGLE-3, one head, a vocabulary of 11 tokens", "v2-lite", 10, {.version = 3, .d = 64, .heads = 1, .groups = 1, .dim = 2, .intermediate = 8, .vocab = 11}},
+     {.version = 3, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24, .vocab = 50, .keys = "\"norm_before_residual\":true,"}, NULL},
+    {"EAGLE-3, one head, a vocabulary of 11 tokens", "v2-lite", 10, {.version = 3, .d = 64, .heads = 1, .groups = 1, .dim = 2, .intermediate = 8, .vocab = 11}, NULL},
 };
 
 static void check_shape(const struct shape *shape)
@@ -152,7 +157,7 @@ static void check_shape(const struct shape *shape)
     struct training_step s;
     struct small_eagle head = shape->head;
     snprintf(path, sizeof path, "golden/tiny/%s", shape->target);
-    vb_model *m = training_model(path, NULL);
+    vb_model *m = training_model(path, shape->conventions);
     head.target_width = (int)m->config.dims.d;
     head.target_vocab = (int)m->config.dims.V;
     size_t trained = 9 + (size_t)head.bias + (three ? 4 : 0);
@@ -162,6 +167,7 @@ static void check_shape(const struct shape *shape)
         if (!(shape->losses >> i & 1))
             continue;
         training_step(&s, m, three ? TRAIN_EAGLE3 : TRAIN_EAGLE, losses[i].depths);
+        s.conventions = shape->conventions;
         if (i % 2)
             training_mask(&s);
         check_step(shape->name, dir, head.version, shape->target, &losses[i], &s, m, TRAINING_SEQUENCES, trained);
