@@ -2,7 +2,6 @@
  * drafting. */
 #include "engine/train/train_eagle.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -24,8 +23,6 @@ static void norm(struct trainer *t, float *y, size_t ldy, const float *x, const 
     size_t d = t->eagle->d;
     op_rmsnorm(&t->cx, y, ldy, x, d, train_vector(w), S, d, t->eagle->eps);
 }
-
-static size_t rows_of(const size_t *first, size_t q) { return first[q + 1] - first[q]; }
 
 /* ---- rows ---- */
 
@@ -59,7 +56,7 @@ static void take(struct trainer *t, int k)
     const size_t *first = k ? e->depth[k - 1].first : t->rows.first;
     size_t width = k ? e->d : t->width;
     for (size_t q = 0; q < t->sequences; q++)
-        memcpy(to + x->first[q] * width, from + first[q] * width, rows_of(x->first, q) * width * sizeof *to);
+        memcpy(to + x->first[q] * width, from + first[q] * width, train_rows_of(x->first, q) * width * sizeof *to);
     if (through_fc)
         op_linear(&t->cx, x->taken, e->features, &e->fc.w, x->S);
 }
@@ -122,7 +119,7 @@ static void attend(struct trainer *t, int k, size_t q)
 {
     struct train_eagle *e = t->eagle;
     struct eagle_depth *x = &e->depth[k];
-    size_t S = rows_of(x->first, q), HD = e->H * e->D, longest = t->longest + (size_t)t->o.depths;
+    size_t S = train_rows_of(x->first, q), HD = e->H * e->D, longest = t->longest + (size_t)t->o.depths;
     for (size_t i = 0, n; i < S; i += n) {
         size_t at = (x->first[q] + i) * HD;
         n = min_size(S - i, EAGLE_QUERIES);
@@ -132,29 +129,6 @@ static void attend(struct trainer *t, int k, size_t q)
         }
         op_gqa(&t->cx, x->attended + at, x->q + at, e->seen, &e->gqa, n);
     }
-}
-
-struct eagle_activation {
-    const struct op_ctx *cx;
-    float *y;
-    const float *gate, *up;
-    size_t i;
-};
-
-static void activate_rows(void *arg, size_t first, size_t count)
-{
-    const struct eagle_activation *p = arg;
-    p->cx->k->silu_mul(p->y + first * p->i, p->gate + first * p->i, p->up + first * p->i, count * p->i);
-}
-
-/* The bits of op_mlp, but gate and up are kept. */
-static void mlp(struct trainer *t, struct eagle_depth *x)
-{
-    struct train_eagle *e = t->eagle;
-    struct eagle_activation activation = {&t->cx, e->product, x->gate, x->up, e->intermediate};
-    op_linears(&t->cx, (struct linear[]){{x->gate, &e->mlp.gate.w, 0}, {x->up, &e->mlp.up.w, 0}}, 2, e->normed, x->S);
-    op_each_row(&t->cx, x->S, 20.0 * (double)e->intermediate, activate_rows, &activation);
-    op_linear(&t->cx, e->delta, e->product, &e->mlp.down.w, x->S);
 }
 
 static void depth_forward(struct trainer *t, int k)
@@ -172,7 +146,7 @@ static void depth_forward(struct trainer *t, int k)
     memcpy(x->middle, x->x, n * sizeof(float));
     op_add(&t->cx, x->middle, e->delta, n);
     norm(t, e->normed, e->d, x->middle, &e->post_norm, S);
-    mlp(t, x);
+    train_mlp_forward(t, e->delta, x->gate, x->up, e->product, e->normed, &e->mlp, S);
     memcpy(x->y, x->middle, n * sizeof(float));
     op_add(&t->cx, x->y, e->delta, n);
     if (e->version == 3)
@@ -187,23 +161,15 @@ void train_eagle_forward(struct trainer *t)
         depth_forward(t, k);
 }
 
-static int is_finite(const float *x, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!isfinite(x[i]))
-            return 0;
-    return 1;
-}
-
 void train_eagle_where(const struct trainer *t, char *where, size_t size)
 {
     const struct train_eagle *e = t->eagle;
-    if (!is_finite(e->version == 3 ? e->features : e->depth[0].taken, e->depth[0].S * t->width)) {
+    if (!train_is_finite(e->version == 3 ? e->features : e->depth[0].taken, e->depth[0].S * t->width)) {
         snprintf(where, size, "the first numbers that are not finite are rows of the frozen model");
         return;
     }
     for (int k = 0; k < t->o.depths; k++)
-        if (!is_finite(e->depth[k].g, e->depth[k].S * e->d)) {
+        if (!train_is_finite(e->depth[k].g, e->depth[k].S * e->d)) {
             snprintf(where, size, "the first output that is not finite is that of depth %d of the EAGLE head", k);
             return;
         }
@@ -217,7 +183,7 @@ static void features(struct trainer *t, int k, float *dy, double *sum, float wei
     const struct eagle_depth *x = &t->eagle->depth[k];
     size_t d = t->eagle->d;
     for (size_t q = 0; q < t->sequences && t->loss.terms.features != 0; q++) {
-        size_t first = x->first[q], S = rows_of(x->first, q);
+        size_t first = x->first[q], S = train_rows_of(x->first, q);
         if (S)
             op_smooth_l1(&t->cx, sum, dy ? dy + first * d : NULL, x->y + first * d, t->hidden + (t->rows.first[q] + (size_t)k + 1) * d, x->labels + first,
                          weight, S, d);
@@ -233,7 +199,7 @@ void train_eagle_losses(struct trainer *t, struct train_sums *sums, int backward
             struct eagle_depth *x = &e->depth[k];
             size_t at = x->first[q] * e->d;
             struct train_predicted p = {.head = &e->lm_head, .h = x->g + at, .dh = backward ? x->dg + at : NULL, .labels = x->labels + x->first[q],
-                                        .S = rows_of(x->first, q), .target = t->rows.first[q] + (size_t)k + 1, .sums = &sums->depth[k],
+                                        .S = train_rows_of(x->first, q), .target = t->rows.first[q] + (size_t)k + 1, .sums = &sums->depth[k],
                                         .weight = sums->weight[k], .ids = e->ids, .tokens = e->tokens, .outside = &sums->outside[k]};
             train_predict(t, &p, train_is_soft(t));
         }
@@ -262,8 +228,8 @@ static void back_attend(struct trainer *t, int k, size_t q)
         const float *kv = y->kv + y->first[q] * 2 * GD;
         chain[m - 1] = (struct back_gqa_chain){kv, kv + GD, y->dk + y->first[q] * GD, y->dv + y->first[q] * GD};
     }
-    if (rows_of(x->first, q))
-        op_back_gqa(&t->cx, &a, rows_of(x->first, q));
+    if (train_rows_of(x->first, q))
+        op_back_gqa(&t->cx, &a, train_rows_of(x->first, q));
 }
 
 static void turn_rows_back(void *arg, size_t first, size_t count)
@@ -340,7 +306,7 @@ static void depth_back(struct trainer *t, int k, const struct train_sums *sums)
     double known = 0;
     clear(e->dy, S * d);
     for (size_t q = 0; q < t->sequences && k + 1 < t->o.depths && !t->loss.detached; q++)
-        op_add(&t->cx, e->dy + x->first[q] * d, e->dtaken + next->first[q] * d, rows_of(next->first, q) * d);
+        op_add(&t->cx, e->dy + x->first[q] * d, e->dtaken + next->first[q] * d, train_rows_of(next->first, q) * d);
     features(t, k, e->dy, &known, sums->feature_weight[k]);
     if (e->version == 3)
         back_norm(t, e->dy, x->dg, d, x->y, &e->norm, S);

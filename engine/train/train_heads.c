@@ -138,7 +138,7 @@ void train_features(struct trainer *t, int k, float *dhanded, double *sum, float
     const struct train_rows *rows = &t->depth[k].rows;
     size_t d = t->c->dims.d;
     for (size_t q = 0; q < t->sequences && t->loss.terms.features != 0; q++) {
-        size_t first = rows->first[q], S = rows->first[q + 1] - first;
+        size_t first = rows->first[q], S = train_rows_of(rows->first, q);
         if (S)
             op_smooth_l1(&t->cx, sum, dhanded ? dhanded + first * d : NULL, train_handed(t, k) + first * d,
                          train_handed(t, -1) + (t->rows.first[q] + (size_t)(k + 1)) * d, rows->labels + first, weight, S, d);

@@ -54,6 +54,8 @@ struct train_rows {
     size_t depth;             /* k: of aligned depths, each row attends to a tail of k rows, those of the depths 1..k at its place */
     int32_t *tail_slots;      /* [S, k]: their slots; NULL: depths are not aligned */
 };
+/* How many rows belong to sequence q. */
+static inline size_t train_rows_of(const size_t *first, size_t q) { return first[q + 1] - first[q]; }
 
 /* Keys and values of the rows of a layer, and their gradients. */
 struct expanded_rows {
@@ -171,6 +173,11 @@ struct maker {
  * ones if both are NULL. */
 int train_add(struct maker *b, struct train_part *out, const char *name, size_t rows, size_t cols, const struct weight_view *matrix, const float *vector);
 
+/* ---- train_step.c ---- */
+
+/* Whether no number of x [n] is infinite or NaN. */
+int train_is_finite(const float *x, size_t n);
+
 /* ---- train_values.c ---- */
 
 /* A block of memory from which arrays are taken. base NULL: only counts. */
@@ -189,6 +196,8 @@ int train_reserve(struct trainer *t, size_t tokens, size_t longest, size_t seque
 void train_layer_expand(struct trainer *t, const struct train_layer *l, const struct train_rows *rows, const struct kept_values *k, struct expanded_rows *e);
 /* Computes y [S, d], the output of a layer, from k->x, and sets the other values of *k. */
 void train_layer_forward(struct trainer *t, const struct train_layer *l, const struct train_rows *rows, struct kept_values *k, float *y);
+/* Computes out [S, d], and keeps gate and up [S, i]. It has the bits of op_mlp. product: scratch [S, i] */
+void train_mlp_forward(struct trainer *t, float *out, float *gate, float *up, float *product, const float *x, const struct train_mlp *w, size_t S);
 /* Adds the experts that the rows chose to l->load. */
 void train_layer_count(struct train_layer *l, const struct kept_values *k, size_t chosen, size_t S);
 /* dx [S, d]: the gradient of the layer's output becomes that of its input. k->gate and k->up are overwritten. */
@@ -226,8 +235,9 @@ void train_predict(struct trainer *t, const struct train_predicted *x, int soft)
 void train_heads(struct trainer *t, struct train_sums *sums, int backward);
 /* Whether depth k is the k-th draft of module 0 after a row (CHAIN_ALIGNED). */
 static inline int train_is_aligned(const struct trainer *t) { return !t->eagle && t->loss.chain == CHAIN_ALIGNED; }
-/* Whether rows of modules learn from the logits of the target, or from these or its hidden states. */
+/* Whether rows of depths learn from the logits of the target. */
 static inline int train_is_soft(const struct trainer *t) { return t->loss.terms.soft != 0 || t->loss.terms.top != 0; }
+/* Whether they learn from its logits or its hidden states. */
 static inline int train_learns_from_target(const struct trainer *t) { return train_is_soft(t) || t->loss.terms.features != 0; }
 /* Adds the distances of what depth k hands on from the target's hidden states to *sum, and their gradients to dhanded [S, d] (NULL: not). */
 void train_features(struct trainer *t, int k, float *dhanded, double *sum, float weight);

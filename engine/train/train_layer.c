@@ -219,13 +219,17 @@ static void activate_rows(void *arg, size_t first, size_t count)
     p->cx->k->silu_mul(p->y + first * p->i, p->gate + first * p->i, p->up + first * p->i, count * p->i);
 }
 
-/* The bits of op_mlp, but gate and up are kept. */
+void train_mlp_forward(struct trainer *t, float *out, float *gate, float *up, float *product, const float *x, const struct train_mlp *w, size_t S)
+{
+    struct train_activation activation = {&t->cx, product, gate, up, w->gate.w.rows};
+    op_linears(&t->cx, (struct linear[]){{gate, &w->gate.w, 0}, {up, &w->up.w, 0}}, 2, x, S);
+    op_each_row(&t->cx, S, 20.0 * (double)activation.i, activate_rows, &activation);
+    op_linear(&t->cx, out, product, &w->down.w, S);
+}
+
 static void dense(struct trainer *t, const struct train_mlp *w, struct kept_values *k, float *out, const float *x, size_t S)
 {
-    struct train_activation activation = {&t->cx, t->shared.product, k->gate, k->up, w->gate.w.rows};
-    op_linears(&t->cx, (struct linear[]){{k->gate, &w->gate.w, 0}, {k->up, &w->up.w, 0}}, 2, x, S);
-    op_each_row(&t->cx, S, 20.0 * (double)activation.i, activate_rows, &activation);
-    op_linear(&t->cx, out, t->shared.product, &w->down.w, S);
+    train_mlp_forward(t, out, k->gate, k->up, t->shared.product, x, w, S);
 }
 
 static struct router router_of(const struct trainer *t, const struct train_layer *l)

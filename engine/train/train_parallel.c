@@ -81,8 +81,6 @@ static const float *trunk(const struct trainer *t, size_t *stride)
     return t->hidden + (t->heads.after_last ? d : 0);
 }
 
-static size_t rows_of(const struct train_rows *rows, size_t q) { return rows->first[q + 1] - rows->first[q]; }
-
 void train_parallel_forward(struct trainer *t, int k)
 {
     struct train_depth *x = &t->depth[k];
@@ -90,7 +88,7 @@ void train_parallel_forward(struct trainer *t, int k)
     size_t d = t->c->dims.d, stride;
     const float *z = trunk(t, &stride);
     for (size_t q = 0; q < t->sequences; q++)
-        for (size_t i = 0; i < rows_of(&x->rows, q); i++)
+        for (size_t i = 0; i < train_rows_of(x->rows.first, q); i++)
             memcpy(x->kept.x + (x->rows.first[q] + i) * d, z + (t->rows.first[q] + i) * stride, d * sizeof *z);
     train_layer_forward(t, &w->layer, &x->rows, &x->kept, x->y);
     op_rmsnorm(&t->cx, x->g, d, x->y, d, train_vector(&w->norm), x->rows.S, d, (float)t->c->rms_norm_eps);
@@ -107,5 +105,5 @@ void train_parallel_back(struct trainer *t, int k)
     train_layer_count(&w->layer, &x->kept, t->c->dims.chosen, S);
     train_layer_back(t, &w->layer, &x->rows, &x->kept, dx);
     for (size_t q = 0; t->layers && !t->loss.detached && q < t->sequences; q++)
-        op_add(&t->cx, t->dtrunk + t->rows.first[q] * d, dx + x->rows.first[q] * d, rows_of(&x->rows, q) * d);
+        op_add(&t->cx, t->dtrunk + t->rows.first[q] * d, dx + x->rows.first[q] * d, train_rows_of(x->rows.first, q) * d);
 }

@@ -52,8 +52,6 @@ struct taking {
 
 static struct taking taking_of(const struct trainer *t, int k) { return (struct taking){k ? &t->depth[k - 1].rows : &t->rows, &t->depth[k].rows}; }
 
-static size_t rows_of(const struct train_rows *rows, size_t q) { return rows->first[q + 1] - rows->first[q]; }
-
 /* ---- forward ---- */
 
 const float *train_handed(const struct trainer *t, int k)
@@ -81,7 +79,7 @@ static void depth_forward(struct trainer *t, int k)
     struct taking taking = taking_of(t, k);
     size_t d = t->c->dims.d;
     for (size_t q = 0; q < t->sequences; q++)
-        memcpy(x->taken + taking.to->first[q] * d, train_handed(t, k - 1) + taking.from->first[q] * d, rows_of(taking.to, q) * d * sizeof *x->taken);
+        memcpy(x->taken + taking.to->first[q] * d, train_handed(t, k - 1) + taking.from->first[q] * d, train_rows_of(taking.to->first, q) * d * sizeof *x->taken);
     combine(t, x, w);
     op_linear(&t->cx, x->kept.x, t->shared.concat, &w->eh_proj.w, x->rows.S);
     train_layer_forward(t, &w->layer, &x->rows, &x->kept, x->y);
@@ -109,7 +107,7 @@ static void give_back(struct trainer *t, float *dx, int k)
     struct taking taking = taking_of(t, k);
     size_t d = t->c->dims.d;
     for (size_t q = 0; q < t->sequences; q++)
-        op_add(&t->cx, dx + taking.from->first[q] * d, t->shared.dtaken + taking.to->first[q] * d, rows_of(taking.to, q) * d);
+        op_add(&t->cx, dx + taking.from->first[q] * d, t->shared.dtaken + taking.to->first[q] * d, train_rows_of(taking.to->first, q) * d);
 }
 
 /* Sets dtaken. On entry, it is that of depth k + 1. */

@@ -7,7 +7,6 @@
 
 #include "engine/base/numbers.h"
 #include "ops/add.h"
-#include "ops/finite.h"
 #include "simd/fpenv.h"
 
 /* Fewer tokens than these have no row: the target's loss wants two tokens, that of depth 0 three. */
@@ -76,7 +75,7 @@ static int reserve(struct trainer *t, const struct training_sequence *sequences,
 
 /* ---- what is not finite ---- */
 
-static int is_finite(const float *x, size_t n)
+int train_is_finite(const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (!isfinite(x[i]))
@@ -89,10 +88,10 @@ static int bad_layer(const struct trainer *t)
 {
     size_t layers = t->layers ? t->c->dims.layers : 0, d = t->c->dims.d;
     for (size_t l = 0; l < layers; l++)
-        if (!is_finite(l + 1 < layers ? t->kept[l + 1].x : t->last, t->rows.S * d))
+        if (!train_is_finite(l + 1 < layers ? t->kept[l + 1].x : t->last, t->rows.S * d))
             return (int)l;
     for (int k = 0; k < t->o.depths; k++)
-        if (!is_finite(t->depth[k].g, t->depth[k].rows.S * d))
+        if (!train_is_finite(t->depth[k].g, t->depth[k].rows.S * d))
             return t->c->num_hidden_layers + k;
     return -1;
 }
@@ -108,7 +107,7 @@ static int not_finite(const struct trainer *t, vb_error *err)
                  layer < t->c->num_hidden_layers ? "layer" : t->o.heads ? "parallel head" : "MTP layer",
                  layer >= t->c->num_hidden_layers && t->o.heads ? layer - t->c->num_hidden_layers : layer);
     for (size_t i = 0; i < t->count; i++)
-        if (!is_finite(t->tensors[i].w, t->tensors[i].rows * t->tensors[i].cols))
+        if (!train_is_finite(t->tensors[i].w, t->tensors[i].rows * t->tensors[i].cols))
             return vb_fail(err, VB_NOT_FINITE, "a loss is not finite: %s, and %s has a weight that is not", where, t->tensors[i].name);
     return vb_fail(err, VB_NOT_FINITE, "a loss is not finite: %s", where);
 }

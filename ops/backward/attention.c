@@ -182,7 +182,7 @@ static void sum_dq(const struct attention_head *x, size_t s, size_t count)
 }
 
 /* Continues the sums y of all tokens with the queries [s, s + count), whose rows are those of w. factor: P or g. First come the tokens that all of
- * these queries see. Of each tile of the others, first come the queries that not all its tokens meet. */
+ * these queries see, then the others in tiles. Of a tile, first come the queries that see only some of its tokens. */
 static void sum_queries(const struct attention_head *x, float *y, size_t ldy, const struct weight_view *w, const float *factor, size_t s, size_t count)
 {
     const struct kernels *k = x->p->cx->k;
@@ -191,12 +191,12 @@ static void sum_queries(const struct attention_head *x, float *y, size_t ldy, co
     k->fma_outer(y, ldy, w, factor, ld, s + 1, x->scratch);
     for (size_t t = s + 1, n; t < s + count; t += n) {
         n = at_most(s + count - t, TILE);
-        size_t hidden = t + n - 1 - s;
+        size_t whole = t + n - 1 - s; /* the queries from here on see all tokens of the tile */
         for (size_t j = t; j + 1 < t + n; j++)
-            for (size_t i = j - s; i < hidden; i++)
+            for (size_t i = j - s; i < whole; i++)
                 k->axpy(y + j * ldy, factor[i * ld + j], rows + i * w->stride, w->cols);
-        struct weight_view others = rows_of(rows + hidden * w->stride, count - hidden, w->cols, w->stride);
-        k->fma_outer(y + t * ldy, ldy, &others, factor + hidden * ld + t, ld, n, x->scratch);
+        struct weight_view others = rows_of(rows + whole * w->stride, count - whole, w->cols, w->stride);
+        k->fma_outer(y + t * ldy, ldy, &others, factor + whole * ld + t, ld, n, x->scratch);
     }
 }
 

@@ -5,7 +5,7 @@
 
 #include "ops/backward/softmax_internal.h"
 
-double back_softmax(const struct kernels *k, float *p, float *factors, const float *z, size_t V)
+double loss_softmax(const struct kernels *k, float *p, float *factors, const float *z, size_t V)
 {
     size_t blocks = (V + SOFTMAX_BLOCK - 1) / SOFTMAX_BLOCK;
     float *m = factors, *l = factors + softmax_factors(V) / 2, M = 0.0f, L = 0.0f;
@@ -45,7 +45,7 @@ static void one_row(void *arg, size_t s, int thread)
         return;
     }
     float z_target = z[target];
-    p->row_loss[s] = back_softmax(p->cx->k, dz, p->factors + (size_t)thread * p->pitch, z, V) - (double)z_target;
+    p->row_loss[s] = loss_softmax(p->cx->k, dz, p->factors + (size_t)thread * p->pitch, z, V) - (double)z_target;
     dz[target] = dz[target] - 1.0f;
     p->cx->k->scale(dz, p->weight, V);
 }

@@ -123,7 +123,7 @@ static void back_rows(void *arg, size_t task, int thread)
 /* ---- dk and dv ---- */
 
 /* How many of the rows [row, row + rows) come before those that see token t */
-static size_t hidden_of(const struct gqa_back *p, size_t t, size_t row, size_t rows)
+static size_t masked_of(const struct gqa_back *p, size_t t, size_t row, size_t rows)
 {
     return t * p->per > row ? at_most(t * p->per - row, rows) : 0;
 }
@@ -144,11 +144,11 @@ static void probabilities(const struct gqa_back *p, size_t group, size_t t, size
         k->pack(x + i * p->packed, a->v + (t + i) * a->row + group * D, D);
     k->matmul[WEIGHT_F32](g, AT_ONCE, &dy, 0, rows, x, p->packed, tokens, scratch);
     for (size_t i = 0; i < tokens; i++, P += AT_ONCE, g += AT_ONCE) {
-        size_t hidden = hidden_of(p, t + i, row, rows);
-        for (size_t r = hidden; r < rows; r++)
+        size_t masked = masked_of(p, t + i, row, rows);
+        for (size_t r = masked; r < rows; r++)
             P[r] = P[r] * a->scale - m[r];
-        k->exp(P + hidden, P + hidden, rows - hidden);
-        for (size_t r = hidden; r < rows; r++) {
+        k->exp(P + masked, P + masked, rows - masked);
+        for (size_t r = masked; r < rows; r++) {
             P[r] = P[r] * e[r] / L[r];
             g[r] = P[r] * (g[r] - mean[r]) * a->scale;
         }
@@ -160,11 +160,11 @@ static void add_rows(const struct gqa_back *p, float *y, const float *x, const f
                      void *scratch)
 {
     size_t D = p->a->dim, ldy = p->a->groups * D;
-    int all = !hidden_of(p, t + tokens - 1, row, rows);
+    int all = !masked_of(p, t + tokens - 1, row, rows);
     for (size_t i = 0; i < tokens; i += all ? tokens : 1) {
-        size_t hidden = hidden_of(p, t + i, row, rows);
-        struct weight_view w = view_of(x + hidden * D, rows - hidden, D, D);
-        p->cx->k->fma_rows_onto[WEIGHT_F32](y + i * ldy, ldy, &w, 0, D, factor + i * AT_ONCE + hidden, AT_ONCE, all ? tokens : 1, scratch);
+        size_t masked = masked_of(p, t + i, row, rows);
+        struct weight_view w = view_of(x + masked * D, rows - masked, D, D);
+        p->cx->k->fma_rows_onto[WEIGHT_F32](y + i * ldy, ldy, &w, 0, D, factor + i * AT_ONCE + masked, AT_ONCE, all ? tokens : 1, scratch);
     }
 }
 

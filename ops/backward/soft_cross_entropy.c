@@ -54,7 +54,7 @@ static void one_row(void *arg, size_t s, int thread)
         o->row[s] = row;
         return;
     }
-    double log_q = back_softmax(o->cx->k, q, factors, z, V), log_p = back_softmax(o->cx->k, p, factors, target, V);
+    double log_q = loss_softmax(o->cx->k, q, factors, z, V), log_p = loss_softmax(o->cx->k, p, factors, target, V);
     choose(top, o->K, target, V);
     float P = 0.0f;
     for (size_t i = 0; i < o->K; i++) {
