@@ -1,8 +1,8 @@
 /* engine/verbatim_train.h -- training steps; a part of the public interface.
  * verbatim.h includes this file. Programs include only verbatim.h.
  *
- * docs/TRAINING.md defines the losses and the step. Losses, gradients and weights have the same bits for every number of threads, every
- * instruction set and every size of a micro-batch. The command `verbatim train` adds texts, an order, a learning rate, files that a run
+ * docs/TRAINING.md defines the losses, and docs/GRADIENTS.md the step. Losses, gradients and weights have the same bits for every number of
+ * threads, every instruction set and every size of a micro-batch. The command `verbatim train` adds texts, an order, a learning rate, files that a run
  * continues from, and a checkpoint at the end. */
 #ifndef VERBATIM_TRAIN_H
 #define VERBATIM_TRAIN_H
