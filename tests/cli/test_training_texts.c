@@ -73,6 +73,16 @@ TEST(texts_become_documents)
     assert_int_equal(documents, 5); /* the fifth is the conversation */
 }
 
+TEST(what_is_too_short_is_left_out_and_told)
+{
+    write_text(runs_dir, "a.jsonl", "{\"tokens\": [5, 6, 7, 8, 9, 10, 11, 12, 13, 14]}\n{\"tokens\": [5, 6, 7]}\n");
+    struct said s = RUN("train", MTP3, "--data", run_file("a.jsonl"), "--eval-share", "0", "--train-iters", "0", "-o", run_file("run"));
+    expect_code(&s, 0);
+    if (!strstr(s.out, "2 documents, 1 sequence, 10 tokens to train on, 3 tokens left out; 0 documents, 0 sequences, 0 tokens held out\n"))
+        fail_msg("%s", s.out);
+    forget(&s);
+}
+
 TEST(wrong_texts_are_refused_with_their_place)
 {
     static const struct {
@@ -326,6 +336,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         IN_DIR(texts_become_documents),
+        IN_DIR(what_is_too_short_is_left_out_and_told),
         IN_DIR(wrong_texts_are_refused_with_their_place),
         IN_DIR(labels_are_the_tokens_of_the_assistant),
         IN_DIR(wrong_masks_are_refused_with_their_place),

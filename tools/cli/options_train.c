@@ -115,7 +115,7 @@ const struct option options_to_train[] = {
 
     /* ---- the run ---- */
     {"-o", NULL, "DIR", RUN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, AT(out), 0, 0,
-     "Make this folder for the run. It gets the state of the run, curves.csv, curves.svg and, at the end, result.json and the folder model. DIR must "
+     "Make this folder for the run. It gets the state of the run, curves.csv, curves.svg and, at the end, result.json and the folder model or head. DIR must "
      "not exist, or must be empty."},
     {"--resume", NULL, "DIR", RUN_OPTIONS, TAKES_TRAIN, TEXT_VALUE, TRAIN(resume), 0, 0,
      "Continue the run in this folder where its newest state ends. The result has the same bits as that of a run without interruption. Options under "

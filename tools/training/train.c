@@ -108,26 +108,30 @@ static int cut_data(struct training *r)
     return EXIT_DONE;
 }
 
-/* How many tokens of the pieces are labels, in words; nothing if all are. */
-static const char *labels(const struct documents *d, const struct order *o, char text[48])
+static const char *plural(size_t count) { return count == 1 ? "" : "s"; }
+
+static void tell_some(const struct documents *d, const struct order *o, const char *what)
 {
-    size_t count = 0;
+    size_t labels = 0;
     for (size_t i = 0; i < o->pieces && d->is_masked; i++)
         for (size_t k = 0; k < o->piece[i].count; k++)
-            count += d->mask[o->piece[i].first + k];
-    text[0] = '\0';
+            labels += d->mask[o->piece[i].first + k];
+    printf("%zu document%s, %zu sequence%s, %zu tokens", d->count, plural(d->count), o->pieces, plural(o->pieces), o->tokens);
     if (d->is_masked)
-        snprintf(text, 48, " (%zu of them labels)", count);
-    return text;
+        printf(" (%zu of them labels)", labels);
+    printf(" %s", what);
+    if (o->left_out)
+        printf(", %zu tokens left out", o->left_out);
 }
 
 static void tell_data(const struct training *r)
 {
-    char a[48], b[48];
-    if (!r->c->json)
-        printf("%zu documents, %zu sequences, %zu tokens%s to train on; %zu documents, %zu sequences, %zu tokens%s held out\n", r->data.count,
-               r->order.pieces, r->order.tokens, labels(&r->data, &r->order, a), r->held.count, r->held_order.pieces, r->held_order.tokens,
-               labels(&r->held, &r->held_order, b));
+    if (r->c->json)
+        return;
+    tell_some(&r->data, &r->order, "to train on");
+    fputs("; ", stdout);
+    tell_some(&r->held, &r->held_order, "held out");
+    putchar('\n');
 }
 
 /* ---- the loop -------------------------------------------------------------------------------------------------------------------- */
