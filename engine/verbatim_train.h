@@ -18,7 +18,8 @@ typedef struct vb_trainer_options {
     int32_t depths;      /* D: depth k drafts the token k+2 places after a row. 0: as many as the checkpoint has MTP modules; if it has none,
                             1 with "modules", none with "model". -1, only with "model": none; the modules do not change */
     int32_t modules;     /* how many MTP modules the trained model has; depth k uses module k mod `modules`. 0: as many as the checkpoint; if it
-                            has none, `depths`. If there are more than the checkpoint has, the others begin with random weights */
+                            has none, `depths`, or 1 if the loss runs one module at every depth. If there are more than the checkpoint has,
+                            the others begin with random weights */
     int new_weights;     /* nonzero: all modules, or with "model" all weights, begin with random numbers */
     const char *ends;    /* the embedding and the output head of the modules. NULL or "stored": their own if the checkpoint has some, else those
                             of the model. "shared": those of the model. "own": their own, which begin as stored or as copies */
@@ -33,13 +34,13 @@ typedef struct vb_trainer_options {
     const char *isa;     /* NULL or "best", or the name of an instruction set (vb_isa) */
 } vb_trainer_options;
 
+typedef struct trainer vb_trainer;
+
 /* Opens a trainer. Every weight that it trains takes 16 bytes: f32 copies of the weight, its gradient and two moments of AdamW.
  * The model does not change. It must have the precision f32 and the cache type f32, and must outlive the trainer. `options` may be NULL.
  * Only one thread at a time may use a trainer.
  *
  * Returns VB_BAD_ARGUMENT for wrong options, VB_UNSUPPORTED for models that cannot be trained, and VB_NO_MEMORY. On an error *out is NULL. */
-
-typedef struct trainer vb_trainer;
 int vb_trainer_open(vb_trainer **out, const vb_model *model, const vb_trainer_options *options, vb_error *err);
 /* `trainer` may be NULL. */
 void vb_trainer_close(vb_trainer *trainer);

@@ -23,9 +23,11 @@ int main(int argc, char **argv)
     vb_error err = {0};
     double norm;
     size_t count, tensors = 0;
-    FILE *f = argc == 5 ? fopen(argv[2], "rb") : NULL;
-    if (!f)
+    if (argc != 5)
         return fprintf(stderr, "usage: %s MODEL TEXT.txt STEPS NEW.safetensors\n", argv[0]), 2;
+    FILE *f = fopen(argv[2], "rb");
+    if (!f)
+        return perror(argv[2]), 1;
     size_t bytes = fread(text, 1, sizeof text, f);
     fclose(f);
     if (vb_model_open(&model, argv[1], NULL, &err) || vb_tokenizer_open(&tokenizer, argv[1], NULL, &err) ||

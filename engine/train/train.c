@@ -31,7 +31,7 @@ static int loss_of(struct loss *out, const vb_trainer_options *o, int depths, vb
         return rc;
     if (!(o->soft_targets > 0 && o->soft_targets <= 1))
         return vb_fail(err, VB_BAD_ARGUMENT, "soft_targets is %g, wanted a number from 0 to 1", o->soft_targets);
-    if (out->terms.soft > 0)
+    if (out->terms.data == 0)
         return vb_fail(err, VB_BAD_ARGUMENT, "soft_targets is %g, and the loss %s has weights of its own", o->soft_targets, o->loss);
     out->terms.soft = o->soft_targets;
     out->terms.data = 1 - o->soft_targets;
@@ -55,7 +55,7 @@ int vb_trainer_open(vb_trainer **out, const vb_model *model, const vb_trainer_op
         return rc;
     struct trainer_options inner = {
         .part = (enum trained_part)part, .ends = (enum module_ends)end, .depths = depths, .seed = o.seed, .loss = &loss,
-        .modules = !depths ? 0 : o.modules ? o.modules : stored ? stored : depths,
+        .modules = !depths ? 0 : o.modules ? o.modules : stored ? stored : loss.chain == CHAIN_MODULES ? depths : 1,
         .new_modules = o.new_weights && !whole, .new_model = o.new_weights && whole,
         .adamw = {.beta1 = number(o.beta1, 0.9), .beta2 = number(o.beta2, 0.999), .eps = o.eps == 0 ? 1e-8 : o.eps, .weight_decay = number(o.weight_decay, 0.01)},
         .max_norm = number(o.clip_norm, 1), .bias_update_speed = whole ? number(o.bias_update_rate, 0.001) : 0,

@@ -96,16 +96,27 @@ static int bad_layer(const struct trainer *t)
     return -1;
 }
 
+/* Whether what depth 0 takes from the frozen model has an infinity or a NaN. */
+static int took_bad_rows(const struct trainer *t)
+{
+    const struct train_depth *x = &t->depth[0];
+    return !t->layers && !train_is_finite(t->o.heads ? x->kept.x : x->taken, x->rows.S * t->c->dims.d);
+}
+
+static void find_bad_layer(const struct trainer *t, char *where, size_t size)
+{
+    int layer = bad_layer(t), L = t->c->num_hidden_layers;
+    if (took_bad_rows(t))
+        snprintf(where, size, "the first numbers that are not finite are rows of the frozen model");
+    else if (layer >= 0)
+        snprintf(where, size, "the first output that is not finite is that of %s %d", layer < L ? "layer" : t->o.heads ? "parallel head" : "MTP layer",
+                 layer >= L && t->o.heads ? layer - L : layer);
+}
+
 static int not_finite(const struct trainer *t, vb_error *err)
 {
     char where[96] = "no layer's output is infinite or NaN, but logits are";
-    int layer = t->eagle ? -1 : bad_layer(t);
-    if (t->eagle)
-        train_eagle_where(t, where, sizeof where);
-    if (layer >= 0)
-        snprintf(where, sizeof where, "the first output that is not finite is that of %s %d",
-                 layer < t->c->num_hidden_layers ? "layer" : t->o.heads ? "parallel head" : "MTP layer",
-                 layer >= t->c->num_hidden_layers && t->o.heads ? layer - t->c->num_hidden_layers : layer);
+    (t->eagle ? train_eagle_where : find_bad_layer)(t, where, sizeof where);
     for (size_t i = 0; i < t->count; i++)
         if (!train_is_finite(t->tensors[i].w, t->tensors[i].rows * t->tensors[i].cols))
             return vb_fail(err, VB_NOT_FINITE, "a loss is not finite: %s, and %s has a weight that is not", where, t->tensors[i].name);

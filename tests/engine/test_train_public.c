@@ -85,6 +85,7 @@ TEST(public_steps_have_the_bits_of_the_trainer)
 TEST(options_that_are_zero_have_the_defaults_of_the_command)
 {
     struct training_step s;
+    struct loss loss;
     vb_model *m = training_model("golden/tiny/v3-mtp3", NULL), *v2 = training_model("golden/tiny/v2", NULL);
     training_step(&s, m, TRAIN_MODULES, 3);
     s.options.mtp_loss_scaling_factor = 0.1;
@@ -101,6 +102,9 @@ TEST(options_that_are_zero_have_the_defaults_of_the_command)
     s.options.adamw = (struct adamw){.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01};
     s.options.max_norm = s.options.modules = 1;
     check_steps("v2, which has no modules", &s, v2, NULL);
+    OK(loss_named(&loss, "eagle3", 3, -1, &err));
+    s.options.loss = &loss;
+    check_steps("v2, one module for three depths", &s, v2, &(vb_trainer_options){.loss = "eagle3", .depths = 3});
     vb_model_close(m);
     vb_model_close(v2);
 }

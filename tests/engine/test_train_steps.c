@@ -519,7 +519,7 @@ TEST(wrong_steps_are_refused_in_one_sentence)
     struct training_losses losses;
     struct model *m = training_model("golden/tiny/v3", NULL);
     const struct training_sequence one = {.tokens = (int32_t[]){1}, .count = 1}, outside = {.tokens = (int32_t[]){1, 160}, .count = 2};
-    float hidden[64] = {0};
+    float hidden[64] = {0}, rows[3 * 64] = {NAN};
     training_step(&s, m, TRAIN_MODEL, 1);
     assert_int_equal(m->config.vocab_size, 160);
     struct trainer *t = training_open(m, &s);
@@ -544,6 +544,11 @@ TEST(wrong_steps_are_refused_in_one_sentence)
     REFUSED(trainer_gradients(t, s.list, 2, &losses, &err), VB_NOT_FINITE,
             "the first output that is not finite is that of layer 1, and model.layers.1.self_attn.o_proj.weight has a weight that is not");
     REFUSED(trainer_update(t, 1, 0.1, NULL, &err), VB_BAD_ARGUMENT, "or the newest ones failed");
+    trainer_close(t);
+    training_step(&s, m, TRAIN_MODULES, 1);
+    t = training_open(m, &s);
+    s.list[3].hidden = rows;
+    REFUSED(trainer_gradients(t, s.list, TRAINING_SEQUENCES, &losses, &err), VB_NOT_FINITE, "the first numbers that are not finite are rows of the frozen model");
     trainer_close(t);
     vb_model_close(m);
 }

@@ -266,7 +266,7 @@ int settings_loss(const struct cli *c, struct loss *out)
         return EXIT_USAGE;
     if (t->soft_targets < 0)
         return EXIT_DONE;
-    if (t->soft_targets > 1 || out->terms.top > 0 || out->terms.features > 0)
+    if (t->soft_targets > 1 || out->terms.data == 0)
         return t->soft_targets > 1 ? cli_fail(c, EXIT_USAGE, "--soft-targets is %g, wanted a number from 0 to 1", t->soft_targets)
                                    : cli_fail(c, EXIT_USAGE, "--soft-targets does not go together with --loss %s, which has weights of its own", t->loss);
     out->terms.soft = t->soft_targets;
