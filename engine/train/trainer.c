@@ -113,8 +113,6 @@ static int check_numbers(const struct trainer_options *o, vb_error *err)
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!(numbers[i].value >= 0 && numbers[i].value < numbers[i].below))
             return vb_fail(err, VB_BAD_ARGUMENT, "%s is %g, wanted a number from 0 to below %g", numbers[i].name, numbers[i].value, numbers[i].below);
-    if (!((float)o->adamw.eps > 0)) /* v is 0 as long as all gradients of a weight are */
-        return vb_fail(err, VB_BAD_ARGUMENT, "eps is %g, and a weight without a gradient would be divided by 0; wanted a number above 0", o->adamw.eps);
     if (o->threads < 0 || o->threads > 4096)
         return vb_fail(err, VB_BAD_ARGUMENT, "%d threads, wanted 0 to 4096", o->threads);
     return VB_OK;

@@ -68,7 +68,7 @@ struct trainer_options {
      * not read */
     const struct loss *loss;
     const struct trainer_eagle *eagle; /* TRAIN_EAGLE, TRAIN_EAGLE3: the head; `depths` counts its passes. Not read after trainer_open */
-    struct adamw adamw;  /* lr is not used: each step has its own */
+    struct adamw adamw;  /* lr is not used: each step has its own. trainer_update wants an eps above 0 */
     double max_norm;     /* gradients are clipped to this norm; 0: they are not */
     double bias_update_speed; /* of e_score_correction_bias (op_balance_bias); 0: it does not change. That of the frozen model never does */
     size_t micro_tokens; /* sequences are computed together up to this number of tokens, and a longer sequence alone. It decides how much memory

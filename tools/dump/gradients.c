@@ -39,7 +39,7 @@ static void close_trainer(void *owner) { trainer_close(owner); }
 int gradients_of_trainer(const struct cli *c, const int32_t *ids, size_t count, int depths, struct gradients *g)
 {
     struct trainer_options o = {.part = TRAIN_MODEL, .depths = depths, .mtp_loss_scaling_factor = c->mtp_loss_scaling_factor,
-                                .adamw.eps = 1e-8, .threads = c->session.threads, .isa = c->session.isa};
+                                .threads = c->session.threads, .isa = c->session.isa};
     struct training_sequence text = {.tokens = ids, .count = count};
     struct training_losses losses;
     struct trainer *t;

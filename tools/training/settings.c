@@ -233,6 +233,8 @@ int settings_check(struct training *r)
         return cli_fail(c, EXIT_USAGE, "--eval-share is %g, wanted a number below 1", t->eval_share);
     if (t->min_lr > t->lr)
         return cli_fail(c, EXIT_USAGE, "--min-lr is %g, wanted at most --lr, which is %g", t->min_lr, t->lr);
+    if (!((float)t->eps > 0))
+        return cli_fail(c, EXIT_USAGE, "--adam-eps is %g, wanted a number above 0", t->eps);
     if (t->beta1 >= 1 || t->beta2 >= 1)
         return cli_fail(c, EXIT_USAGE, "--adam-beta%d is %g, wanted a number below 1", t->beta1 >= 1 ? 1 : 2, t->beta1 >= 1 ? t->beta1 : t->beta2);
     if (t->warmup_iters >= t->decay_iters && t->warmup_iters)
