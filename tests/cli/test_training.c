@@ -220,6 +220,10 @@ TEST(what_cannot_be_continued_is_refused_by_name)
     expect_failure(RUN("train", V3, "--resume", run), 1, "is not the model with which the run in");
     expect_failure(RUN("train", "--resume", run_file("nowhere")), 1, "there is no data.safetensors");
     expect_failure(RUN("train", MTP3, "--data", run_file("data.jsonl"), "--train-iters", "2", "-o", run), 1, "it exists and is not an empty folder");
+    assert_int_equal(rename(run_file("run/state.safetensors"), run_file("kept")), 0);
+    expect_failure(RUN("train", MTP3, "--data", run_file("data.jsonl"), "--train-iters", "2", "-o", run), 1, "a run was ended there before its first state; remove the folder");
+    expect_failure(RUN("train", "--resume", run), 1, "there is no state.safetensors, so there is no run to continue: it was ended before its first state");
+    assert_int_equal(rename(run_file("kept"), run_file("run/state.safetensors")), 0);
     /* damage: at the end, in the middle, and a file that is too short */
     size_t size;
     char *was = bytes_of(run_file("run/state.safetensors"), &size);

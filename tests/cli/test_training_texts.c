@@ -114,13 +114,15 @@ TEST(wrong_texts_are_refused_with_their_place)
     assert_int_equal(access(run_file("run"), F_OK), -1);
     expect_failure(RUN("train", MTP3, "--data", run_file("nothing.txt"), "--train-iters", "1", "-o", run_file("run")), 1, "nothing.txt: No such file");
     expect_failure(RUN("train", MTP3, "--data", "x", "--train-iters", "1", "-o", run_file("one.jsonl/run")), 1, "one.jsonl/run: Not a directory");
+    expect_failure(RUN("train", MTP3, "--data", "x", "--train-iters", "1", "-o", run_file("one.jsonl")), 1, "one.jsonl: it exists and is not an empty folder");
+    expect_failure(RUN("train", MTP3, "--data", "x", "--train-iters", "1", "-o", MTP3), 1, "v3-mtp3: it exists and is not an empty folder");
     expect_failure(RUN("train", MTP3, "--data", "x", "--train-iters", "1", "-o", run_file("run"), "--mtp-weights", "nowhere"), 1, "nowhere: No such file");
     assert_int_equal(access(run_file("run"), F_OK), -1);
     expect_failure(RUN("train", MTP3, "--train-iters", "1", "-o", run_file("run")), 2, "--data is missing");
     expect_failure(RUN("train", MTP3, "--data", "x", "-o", run_file("run")), 2, "--train-iters is missing");
     expect_failure(RUN("train", MTP3, "--data", "x", "--train-iters", "1"), 2, "-o is missing");
     expect_failure(RUN("train", "--data", "x", "--train-iters", "1"), 2, "MODEL is missing");
-    expect_failure(RUN("train", "golden/gguf/tiny.gguf", "--data", "x", "--train-iters", "1", "-o", run_file("run")), 1, "is a file: what is trained is a directory");
+    expect_failure(RUN("train", "golden/gguf/tiny.gguf", "--data", "x", "--train-iters", "1", "-o", run_file("run")), 1, "is a file: --part modules wants a directory in the Hugging Face layout");
     expect_failure(RUN("train", MTP3, "--data", "x", "--train-iters", "1", "-o", run_file("run"), "--lr-decay-style", "WSD"), 2, "--lr-decay-style is WSD, wanted constant, linear");
     expect_failure(RUN("train", TINY "v32", "--data", "x", "--train-iters", "1", "-o", run_file("run")), 1, "sparse attention");
     expect_failure(RUN("train", MTP3, "--data", "x", "--train-iters", "1", "-o", run_file("run"), "--seq-length", "3"), 2, "--seq-length is 3; 3 depths want sequences of 5");

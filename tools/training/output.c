@@ -52,7 +52,8 @@ int output_check(const struct cli *c, const char *model_dir)
     char path[PATH_SIZE], index[PATH_SIZE];
     struct stat st;
     if (!stat(model_dir, &st) && !S_ISDIR(st.st_mode))
-        return cli_fail(c, EXIT_OTHER, "%s is a file: what is trained is a directory in the Hugging Face layout", model_dir);
+        return cli_fail(c, EXIT_OTHER, "%s is a file: --part %s wants a directory in the Hugging Face layout, and only EAGLE heads are trained for files", model_dir,
+                        c->train.part ? c->train.part : "modules");
     snprintf(path, sizeof path, "%s/" SINGLE, model_dir);
     snprintf(index, sizeof index, "%s/" INDEX, model_dir);
     if (!stat(model_dir, &st) && access(path, F_OK) && access(index, F_OK))

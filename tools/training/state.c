@@ -67,14 +67,27 @@ static int is_empty(const char *path)
     return dir && empty;
 }
 
+/* Whether a process was killed there after it had written the data, and before the first state. */
+static int is_left(const struct training *r)
+{
+    char state[PATH_SIZE], data[PATH_SIZE], lock[PATH_SIZE];
+    path_of(r, "state.safetensors", state);
+    path_of(r, "data.safetensors", data);
+    path_of(r, "lock", lock);
+    return access(state, F_OK) && !access(data, F_OK) && !access(lock, F_OK);
+}
+
 static int make_folder(struct training *r)
 {
     r->dir = r->c->out;
     r->made = !mkdir(r->dir, 0777);
-    if (r->made || (errno == EEXIST && is_empty(r->dir)))
+    int exists = !r->made && errno == EEXIST;
+    if (r->made || (exists && is_empty(r->dir)))
         return EXIT_DONE;
-    return errno == EEXIST ? cli_fail(r->c, EXIT_OTHER, "-o %s: it exists and is not an empty folder; --resume continues a run", r->dir)
-                           : cli_fail(r->c, EXIT_OTHER, "-o %s: %s", r->dir, strerror(errno));
+    if (exists && is_left(r))
+        return cli_fail(r->c, EXIT_OTHER, "-o %s: a run was ended there before its first state; remove the folder", r->dir);
+    return exists ? cli_fail(r->c, EXIT_OTHER, "-o %s: it exists and is not an empty folder; --resume continues a run", r->dir)
+                  : cli_fail(r->c, EXIT_OTHER, "-o %s: %s", r->dir, strerror(errno));
 }
 
 static int find_folder(struct training *r)
@@ -86,7 +99,7 @@ static int find_folder(struct training *r)
         path_of(r, files[i], path);
         if (access(path, F_OK))
             return cli_fail(r->c, EXIT_OTHER, "--resume %s: there is no %s, so there is no run to continue%s", r->dir, files[i],
-                            i ? ": it ended before its first step" : "");
+                            i ? ": it was ended before its first state; remove the folder" : "");
     }
     return EXIT_DONE;
 }
