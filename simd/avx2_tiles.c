@@ -2,14 +2,15 @@
  *
  * There are sixteen registers. The sums of one row and one token need two of them, a low half and a high half (avx2.h). An fma
  * takes four cycles, so eight sums, which are independent chains of fmas, can keep two fma units busy. For one or two tokens, a tile
- * multiplies both halves of four or two rows in one loop.
+ * multiplies both halves of four or two rows in one loop. For three tokens, it multiplies both halves of two rows: twelve sums.
  *
- * For three to six tokens, a tile multiplies the low half of two rows in one loop, and the high half in a second loop. For four
+ * For four to six tokens, a tile multiplies the low half of two rows in one loop, and the high half in a second loop. For four
  * tokens, each word of weights is loaded once for its odd and its even weight, and each number of x once for two rows: ten loads for
- * sixteen fmas. Six tokens have twelve sums, more than are needed to keep the units busy, so a delay can be caught up. No register
- * is left for a word of weights, which is loaded twice. More sums would leave too few registers for the operands, and compilers
- * would keep some sums on the stack (tests/kernels/stack_access.py looks for this). The second loop finds the weights in L1. The
- * weights of the next tile are prefetched in both loops, one row in each. */
+ * sixteen fmas. Twelve sums are more than are needed to keep the units busy, so a delay can be caught up. No register is then left for
+ * a word of weights, which is loaded twice. More sums would leave too few registers for the operands, and compilers would keep some
+ * sums on the stack (tests/kernels/stack_access.py looks for this). The second loop finds the weights in L1. The weights of the next
+ * tile, or those further on, are prefetched in both loops, one row in each.
+ */
 #include "simd/avx2.h"
 
 /* Keeps a vector in a register. Without it, compilers would make each fma load its own operand. */
@@ -174,7 +175,68 @@ ALWAYS_INLINE void rows_of(enum tile_source source, int R, int T, const struct t
     }
 }
 
-/* --- three to six tokens --- */
+/* --- three tokens --- */
+
+/* Computes both halves of the sums of two rows and three tokens over a block: sums[6 * half + 3 * row + token]. One half alone would
+ * have six sums, too few to keep the units busy. The loop is in a function of its own, because in a larger function gcc keeps sums on
+ * the stack. */
+ALWAYS_INLINE void block_of_three(enum tile_source source, __m256 sums[12], const struct tile *p, const char *w0, const char *w1)
+{
+    const size_t size = source == FROM_BF16 ? 64 : 128, half_size = source == FROM_F32 ? 64 : 32, ldx = p->ldx, prefetch = p->prefetch;
+    const float *x = p->x;
+    __m256 a[12];
+    UNROLL
+    for (int n = 0; n < 12; n++)
+        a[n] = _mm256_setzero_ps();
+    for (size_t chunk = p->chunks; chunk; chunk--) {
+        UNROLL
+        for (int part = 0; part < 4; part++) { /* the odd and the even weights of the low half, then of the high half */
+            const size_t half = (size_t)part / 2, even = (size_t)part % 2;
+            __m256 h0 = weights_again(source, w0 + half * half_size, !even), h1 = weights_again(source, w1 + half * half_size, !even);
+            UNROLL
+            for (size_t t = 0; t < 3; t++) {
+                __m256 u = _mm256_loadu_ps(x + t * ldx + 8 * half + 16 * even);
+                in_register(u);
+                a[6 * half + t] = fused(a[6 * half + t], h0, u);
+                a[6 * half + 3 + t] = fused(a[6 * half + 3 + t], h1, u);
+            }
+            opaque(w0);
+            opaque(w1);
+            opaque(x);
+        }
+        prefetch_weights(source, w0, prefetch);
+        prefetch_weights(source, w1, prefetch);
+        w0 += size, w1 += size, x += DOT_CHUNK;
+    }
+    UNROLL
+    for (int n = 0; n < 12; n++)
+        sums[n] = a[n];
+}
+
+typedef void three_function(__m256 sums[12], const struct tile *p, const char *w0, const char *w1);
+
+/* All rows of every tile by three tokens, two rows at a time. */
+ALWAYS_INLINE void three_tokens(three_function *block, const struct tile *p)
+{
+    for (int r = 0; r < TILE_ROWS; r += 2) {
+        const char *w0 = p->w[r], *w1 = p->w[r + 1];
+        float *y = p->y + (size_t)r * p->y_row;
+        for (size_t i = p->count; i; i--, y += p->y_next, w0 += p->w_next, w1 += p->w_next) {
+            __m256 s[12], a[4];
+            block(s, p, w0, w1);
+            UNROLL
+            for (size_t row = 0; row < 2; row++) {
+                UNROLL
+                for (size_t t = 0; t < 3; t++)
+                    a[t] = _mm256_add_ps(s[3 * row + t], s[6 + 3 * row + t]);
+                a[3] = a[2]; /* put_four stores three */
+                put_four(y + row * p->y_row, p->ldy, 2 * p->ldy, 0, a, 3, p->first);
+            }
+        }
+    }
+}
+
+/* --- four to six tokens --- */
 
 /* The addresses of one half of the first chunk of two rows and some tokens. */
 struct half {
@@ -183,7 +245,7 @@ struct half {
 };
 
 /* Computes one half of the sums of two rows and T tokens (four or six) over a block: sums[T * row + token]. The loop is in a
- * function of its own, because in a larger function gcc keeps sums on the stack. */
+ * function of its own, for the same reason as block_of_three. */
 ALWAYS_INLINE void half_block(enum tile_source source, int T, __m256 sums[12], const struct tile *p, struct half at)
 {
     const size_t size = source == FROM_BF16 ? 64 : 128, ldx = p->ldx;
@@ -253,7 +315,7 @@ ALWAYS_INLINE void two_rows(half_function *half_of, int slots, size_t half_size,
     }
 }
 
-/* Functions of their own, for the same reason as half_block. name_half gets the address of half a block. */
+/* Functions of their own, for the same reason as block_of_three. name_half gets the address of half a block. */
 #define TILES_OF(name, source) \
     static __attribute__((noinline)) void name##_1(const struct tile *p) { rows_of(source, 4, 1, p, 0); } \
     static __attribute__((noinline)) void name##_2(const struct tile *p) \
@@ -269,10 +331,15 @@ ALWAYS_INLINE void two_rows(half_function *half_of, int slots, size_t half_size,
     { \
         half_block(source, 6, sums, p, at); \
     } \
-    static void name##_3_4(size_t T, const struct tile *p) \
+    static __attribute__((noinline)) void name##_block_3(__m256 sums[12], const struct tile *p, const char *w0, const char *w1) \
+    { \
+        block_of_three(source, sums, p, w0, w1); \
+    } \
+    static void name##_3(const struct tile *p) { three_tokens(name##_block_3, p); } \
+    static void name##_4(const struct tile *p) \
     { \
         for (int r = 0; r < TILE_ROWS; r += 2) \
-            two_rows(name##_half_4, 4, source == FROM_F32 ? 64 : 32, (int)T, p, r); \
+            two_rows(name##_half_4, 4, source == FROM_F32 ? 64 : 32, 4, p, r); \
     } \
     static void name##_5_6(size_t T, const struct tile *p) \
     { \
@@ -287,12 +354,13 @@ static void tile(size_t T, const struct tile *p)
 {
     static void (*const one[])(const struct tile *) = {from_bf16_1, from_f32_1, from_packed_1};
     static void (*const two[])(const struct tile *) = {from_bf16_2, from_f32_2, from_packed_2};
-    static void (*const four[])(size_t, const struct tile *) = {from_bf16_3_4, from_f32_3_4, from_packed_3_4};
+    static void (*const three[])(const struct tile *) = {from_bf16_3, from_f32_3, from_packed_3};
+    static void (*const four[])(const struct tile *) = {from_bf16_4, from_f32_4, from_packed_4};
     static void (*const six[])(size_t, const struct tile *) = {from_bf16_5_6, from_f32_5_6, from_packed_5_6};
-    if (T > 2)
-        (T > 4 ? six : four)[p->source](T, p);
+    if (T > 4)
+        six[p->source](T, p);
     else
-        (T == 1 ? one : two)[p->source](p);
+        (T == 1 ? one : T == 2 ? two : T == 3 ? three : four)[p->source](p);
 }
 
 /* half a chunk: 16 weights to out[0..15], or packed to 8 of the odd and 8 of the even ones */
@@ -442,11 +510,15 @@ static void decode_cache_q8(float *out, size_t ld, const unsigned char *blocks, 
         }
 }
 
+#define LOOPS(most, parts)                                                                                                   \
+    {                                                                                                                        \
+        .tokens = most, .parts_from = parts, .tile = tile, .strip_tokens = 6, .strip = avx2_strip, .decode = decode,          \
+        .decode_i4 = decode_i4, .decode_f4 = decode_f4_chunks, .decode_cache_q8 = decode_cache_q8, .pack = pack                \
+    }
+
+/* docs/MEASUREMENTS.md, "Tiles of BF16 weights", has the reasons. */
 const struct vector_loops *avx2_loops(void)
 {
-    static const struct vector_loops four = {.tokens = 4, .parts_from = 3, .same_time_from = 3, .tile = tile, .strip_tokens = 6,
-                                             .strip = avx2_strip, .decode = decode, .decode_i4 = decode_i4, .decode_f4 = decode_f4_chunks, .decode_cache_q8 = decode_cache_q8, .pack = pack};
-    static const struct vector_loops six = {.tokens = 6, .parts_from = 3, .same_time_from = 3, .tile = tile, .strip_tokens = 6,
-                                            .strip = avx2_strip, .decode = decode, .decode_i4 = decode_i4, .decode_f4 = decode_f4_chunks, .decode_cache_q8 = decode_cache_q8, .pack = pack};
-    return __builtin_cpu_is("intel") && __builtin_cpu_supports("gfni") ? &six : &four;
+    static const struct vector_loops any = LOOPS(4, 0), intel = LOOPS(4, 4), intel_48k = LOOPS(6, 4);
+    return !__builtin_cpu_is("intel") ? &any : __builtin_cpu_supports("gfni") ? &intel_48k : &intel;
 }

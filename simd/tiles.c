@@ -144,11 +144,9 @@ static void gather_tokens(uint16_t *copy, const uint16_t *x, size_t ldx, size_t 
             memcpy(copy, x + t * ldx + c * DOT_CHUNK, DOT_CHUNK * sizeof *x);
 }
 
-/* How many tokens go through the next tile when `left` are left. All tiles get about as many, unless fewer take as long. */
+/* How many tokens go through the next tile when `left` are left. All tiles get about as many. */
 static size_t next_tokens(const struct vector_loops *v, size_t left)
 {
-    if (v->same_time_from)
-        return min_size(left, v->tokens);
     size_t tiles = (left + v->tokens - 1) / v->tokens;
     return (left + tiles - 1) / tiles;
 }

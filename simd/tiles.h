@@ -63,7 +63,6 @@ struct vector_loops {
     /* From so many tokens on, `tile` reads a block of weights more than once, and each time prefetches a part of the next tile;
      * 0: never */
     size_t parts_from;
-    size_t same_time_from; /* so many tokens take `tile` as long as `tokens` do; 0: fewer tokens always take less time */
     /* Computes the sums of all tiles of the series for T tokens. */
     void (*tile)(size_t T, const struct tile *tile);
     /* Does what `tile` does, but multiplies tile->narrow by BF16 weights (FROM_BF16). Every nonzero weight must be
