@@ -1,7 +1,9 @@
 """verbatim.Trainer: the losses and weights of `verbatim train`, and the gradients of `verbatim dump --gradients`, bit by bit."""
 
+import gc
 import json
 import subprocess
+import weakref
 
 import numpy as np
 import pytest
@@ -58,3 +60,15 @@ def test_a_mask_leaves_rows_out_and_mistakes_are_errors(models):
         verbatim.Trainer(models("tiny/v3"), learning_rate=1)
     with pytest.raises(verbatim.VerbatimError, match="part is half, wanted modules or model"):
         verbatim.Trainer(models("tiny/v3"), part="half")
+
+
+def test_an_array_keeps_its_trainer_open(models):
+    trainer = verbatim.Trainer(models("tiny/v3"), depths=1, threads=1)
+    there, array = weakref.ref(trainer), trainer.tensors["model.layers.3.eh_proj.weight"].w
+    half = array[:5]
+    del trainer, array
+    gc.collect()
+    assert there() is not None
+    del half
+    gc.collect()
+    assert there() is None

@@ -193,10 +193,11 @@ def routes_arrays(routes):
             for numbers, width in ((routes.experts, routes.top_k), (routes.kept, routes.index_topk))]
 
 
-def view(address, shape, strides, dtype):
-    """Memory of C's as an array; strides in elements. Valid as long as C says."""
+def view(address, shape, strides, dtype, keep=None):
+    """Memory of C's as an array; strides in elements. Valid as long as C says. The array keeps `keep` alive."""
     size = 1 + sum((n - 1) * step for n, step in zip(shape, strides))
     memory = (C.c_char * (4 * size)).from_address(address)
+    memory.keep = keep
     return np.ndarray(shape, dtype, buffer=memory, strides=[4 * step for step in strides])
 
 

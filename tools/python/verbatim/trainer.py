@@ -26,7 +26,8 @@ class Losses:
 @dataclasses.dataclass(frozen=True)
 class TrainedTensor:
     """Views of the trainer's memory, valid until it is closed, which may be written to: the weights, the gradient of the newest
-    step, and AdamW's moments. g, m and v are None for e_score_correction_bias."""
+    step, and AdamW's moments. g, m and v are None for e_score_correction_bias. A trainer that nobody closes stays open as long as
+    somebody has one of its arrays."""
 
     name: str
     w: np.ndarray
@@ -95,7 +96,7 @@ class Trainer(Closing):
         while self._lib.vb_trainer_tensor(trainer, len(out), C.byref(said)):
             shape = tuple(said.shape[: said.ndim])
             strides = (shape[1], 1) if len(shape) == 2 else (1,)
-            arrays = [view(address, shape, strides, np.float32) if address else None for address in (said.w, said.g, said.m, said.v)]
+            arrays = [view(address, shape, strides, np.float32, self) if address else None for address in (said.w, said.g, said.m, said.v)]
             name = said.name.decode()
             out[name] = TrainedTensor(name, *arrays, bool(said.decays), bool(said.is_new))
         return out
