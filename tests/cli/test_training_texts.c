@@ -128,6 +128,17 @@ TEST(wrong_texts_are_refused_with_their_place)
     expect_failure(RUN("train", MTP3, "--data", "x", "--train-iters", "1", "-o", run_file("run"), "--seq-length", "3"), 2, "--seq-length is 3; 3 depths want sequences of 5");
 }
 
+TEST(options_of_modules_are_refused_without_modules)
+{
+    static const char *const cases[][3] = {{TINY "v3", "--mtp-new", "--mtp-new is for MTP modules, and --mtp-num-layers is 0\n"},
+                                           {TINY "v3", "--save-megatron", "--save-megatron is for MTP modules, and --mtp-num-layers is 0\n"},
+                                           {TINY "v3", "--soft-targets=0.5", "--soft-targets is for MTP modules, and --mtp-num-layers is 0\n"},
+                                           {TINY "v3", "--loss=hass", "--loss hass has no main loss, and --mtp-num-layers is 0"},
+                                           {TINY "youtu", "--save-megatron", "and --mtp-num-layers is 0, the default for a model without modules\n"}};
+    for (size_t i = 0; i < COUNT(cases); i++)
+        expect_failure(RUN("train", cases[i][0], "--part", "model", "--mtp-num-layers", "0", cases[i][1], "--data", "x", "--train-iters", "1", "-o", run_file("run")), 2, cases[i][2]);
+}
+
 /* ---- loss masks --------------------------------------------------------------------------------------------------------------- */
 
 /* golden/tale with another chat template */
@@ -339,6 +350,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         IN_DIR(texts_become_documents),
         IN_DIR(what_is_too_short_is_left_out_and_told),
+        IN_DIR(options_of_modules_are_refused_without_modules),
         IN_DIR(wrong_texts_are_refused_with_their_place),
         IN_DIR(labels_are_the_tokens_of_the_assistant),
         IN_DIR(wrong_masks_are_refused_with_their_place),

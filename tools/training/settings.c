@@ -190,6 +190,16 @@ static int check_part(const struct cli *c)
     return EXIT_DONE;
 }
 
+/* Options of modules, if a whole model is trained without any. Reports errors. */
+static int check_no_modules(const struct cli *c)
+{
+    const struct cli_training *t = &c->train;
+    const char *name = t->new_modules ? "--mtp-new" : t->mtp_weights ? "--mtp-weights" : t->save_megatron ? "--save-megatron" : t->soft_targets >= 0 ? "--soft-targets" : NULL;
+    if (!is_whole(t) || t->depths || !name)
+        return EXIT_DONE;
+    return cli_fail(c, EXIT_USAGE, "%s is for MTP modules, and --mtp-num-layers is 0%s", name, vb_mtp_modules(c->model) ? "" : ", the default for a model without modules");
+}
+
 int settings_check(struct training *r)
 {
     struct cli *c = r->c;
@@ -209,6 +219,8 @@ int settings_check(struct training *r)
     set_defaults(t, vb_mtp_modules(c->model), vb_max_positions(c->model));
     if (one_of(c, "--part", t->part, parts) < 0 || one_of(c, "--mtp-ends", t->ends, ends) < 0 || one_of(c, "--type", t->type, types) < 0 ||
         one_of(c, "--lr-decay-style", t->lr_decay_style, styles) < 0)
+        return EXIT_USAGE;
+    if (check_no_modules(c) != EXIT_DONE)
         return EXIT_USAGE;
     if (t->hidden_states && is_whole(t))
         return cli_fail(c, EXIT_USAGE, "--hidden-states has what a frozen model computes, and --part %s trains all of it", t->part);
@@ -248,6 +260,8 @@ static int check_loss(const struct cli *c, const struct loss *loss)
     const struct cli_training *t = &c->train;
     long long used = loss->chain == CHAIN_MODULES ? t->depths : 1;
     int is_new = t->new_modules || t->modules > vb_mtp_modules(c->model);
+    if (!t->depths && loss->main == 0)
+        return cli_fail(c, EXIT_USAGE, "--loss %s has no main loss, and --mtp-num-layers is 0, so that there is nothing to learn", t->loss);
     if (has_heads(t) && loss->chain != CHAIN_MODULES)
         return cli_fail(c, EXIT_USAGE, "--loss %s runs one module at every depth, and --part %s trains a head for each depth", t->loss, t->part);
     if ((has_heads(t) || !strcmp(t->part, "eagle3")) && loss->terms.features != 0)
