@@ -111,17 +111,18 @@ static void split_rows(void *arg, size_t first, size_t count)
     }
 }
 
-static void expand(struct trainer *t, const struct train_layer *l, const struct kept_values *k, struct expanded_rows *e, size_t S)
+/* From kv_n to t->shared.latent and e->k_rope */
+static void split(struct trainer *t, const struct kept_values *k, struct expanded_rows *e, size_t S)
 {
     struct splitting splitting = {&t->c->dims, t->shared.latent, e->k_rope, k->kv_n};
     op_each_row(&t->cx, S, (double)(t->c->dims.c + t->c->dims.r), split_rows, &splitting);
-    op_linear(&t->cx, e->kv, t->shared.latent, &l->kv_b.w, S);
 }
 
 void train_layer_expand(struct trainer *t, const struct train_layer *l, const struct train_rows *rows, const struct kept_values *k, struct expanded_rows *e)
 {
     const struct dims *s = &t->c->dims;
-    expand(t, l, k, e, rows->S);
+    split(t, k, e, rows->S);
+    op_linear(&t->cx, e->kv, t->shared.latent, &l->kv_b.w, rows->S);
     clear(e->dkv, rows->S * s->H * (s->n + s->v));
     clear(e->dk_rope, rows->S * s->r);
 }
@@ -177,7 +178,9 @@ static void back_attention(struct trainer *t, const struct train_layer *l, const
     struct rotation rotation = rotation_of(t, rows, y->dq, e->dk_rope);
     clear(y->dheads, S * s->H * s->v);
     train_back_linear(t, y->dheads, dy, k->heads, &l->o, S);
-    expand(t, l, k, e, S); /* also y->latent */
+    split(t, k, e, S);
+    if (!rows->tail_slots) /* else train_layer_expand has computed it */
+        op_linear(&t->cx, e->kv, y->latent, &l->kv_b.w, S);
     back_heads(t, rows, k, e);
 
     clear(y->dlatent, S * s->c);

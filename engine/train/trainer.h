@@ -44,9 +44,10 @@ enum module_ends {
 /* An EAGLE head to train. */
 struct trainer_eagle {
     const char *dir; /* the folder of the head to begin with, whose version is that of the part. NULL: a new head, of these sizes: */
-    size_t heads, groups, dim, intermediate; /* H, G and D of its attention, the width of its MLP; 0: D is the largest of 128, 64 and 32 that divides
-                                                the hidden size of the model, which is that of the head, or the hidden size of one of the model's attention
-                                                heads; H D is the hidden size; G is H; the MLP is as wide as those of the model's dense layers */
+    size_t heads, groups, dim, intermediate; /* H, G and D of its attention, and the width of its MLP. Its hidden size d is that of the model.
+                                                0 for D: the largest of 128, 64 and 32 that divides d, or else d divided by the number of the
+                                                model's heads; for H: d / D; for G: H; for the MLP: the width of the model's dense layers, or
+                                                4 d if it has none */
     const int32_t *tokens; /* EAGLE-3: [vocab_size], the tokens of its vocabulary, ascending; they are copied. NULL: all tokens */
     size_t vocab_size;
     struct eagle_norms norms; /* EAGLE-3 */
@@ -57,7 +58,8 @@ struct trainer_options {
     enum module_ends ends;
     /* With TRAIN_HEADS; or with TRAIN_MODEL: heads are trained together with the model, instead of modules. Else NULL */
     const struct trained_heads *heads;
-    int depths;          /* D; the number of heads; or depth k uses module k mod `modules`. 0 with TRAIN_MODEL: no module is computed, and modules do not change */
+    int depths;          /* D: how many MTP depths, parallel heads, or passes of an EAGLE head. Depth k uses module k mod `modules`. 0, only with
+                            TRAIN_MODEL: no module is computed, and modules do not change */
     int modules;         /* 0: as many as the checkpoint stores. If more, the others are new; if fewer, the others are not used */
     int new_modules;     /* nonzero: all modules are new */
     int new_model;       /* nonzero: everything is new, and no weight of the model is read: it may have none (model_open_shapes).
@@ -88,8 +90,9 @@ struct training_sequence {
     const unsigned char *loss_mask; /* [count]: a row that predicts a token whose entry is 0 has no loss. NULL: all rows have one */
 };
 
-/* The terms of the rows of a depth (struct loss_terms), without their weights. Those that rows learn from the target are 0 if none of them has a
- * weight; top and features are 0 if they have none. */
+/* The terms of the rows of a depth (struct loss_terms), without their weights. soft and entropy are 0 if no row learns from the target's
+ * distribution; top and features are 0 if they have no weight. With an EAGLE-3 head that has a vocabulary of its own and learns from the target's
+ * distribution, data is of the target's best token, and not of the text's; it has no weight then. */
 struct training_terms {
     double data, soft, top, features;
     double entropy; /* of the target's distribution: soft - entropy is the Kullback-Leibler divergence */
