@@ -90,8 +90,19 @@ static void fc_back(struct ref_eagle_run *r, double *dx, double *dy, const doubl
 
 void ref_back_eagle_first(struct ref_eagle_run *r, double *dh, const double *rows, double *scratch, int S)
 {
-    if (r->e->version == 3)
-        fc_back(r, scratch, dh, rows, S); /* the rows are constant */
+    const struct matrix *w = r->e->feature_norms;
+    struct reference_back *b = &r->back;
+    int cols = r->e->fc.cols, norms = w->tensor != NULL;
+    size_t parts = r->e->norms.fc_norm ? 3 : 1, n = (size_t)S * parts, width = (size_t)w->cols;
+    if (r->e->version != 3)
+        return;
+    ref_back_clear(scratch, (size_t)S * (size_t)cols);
+    fc_back(r, scratch, dh, norms ? r->features : rows, S);
+    if (!norms)
+        return; /* the rows are constant */
+    ref_back_value(b, parts == 3 ? "fc_norm" : "input_norm", -1, S, cols, scratch);
+    for (size_t i = 0; i < n; i++)
+        ref_back_norm_of(b, r->dfeatures, &w[i % parts], scratch + i * width, rows + i * width, 1, b->run.c->rms_norm_eps);
 }
 
 static void embed_back(struct ref_eagle_run *r, const int32_t *tok, int S)

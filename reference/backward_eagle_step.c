@@ -132,7 +132,8 @@ static void depth_forward(struct eagle_step *p, const int32_t *tok, int T, int k
 {
     struct ref_depth_rows a = run_depth(p, tok, T, k);
     size_t d = p->depths.width, rows = (size_t)(a.rows - a.first);
-    memcpy(p->depths.taken + (size_t)(k + 1) * p->depths.S * d, p->y + (size_t)a.first * d, rows * d * sizeof *p->y);
+    const double *handed = ref_eagle_handed(p->e, p->y, p->g) + (size_t)a.first * d;
+    memcpy(p->depths.taken + (size_t)(k + 1) * p->depths.S * d, handed, rows * d * sizeof *handed);
     learn(p, p->g + (size_t)a.first * d, (int)rows, k);
 }
 
@@ -141,12 +142,14 @@ static void depth_back(struct eagle_step *p, const int32_t *tok, int T, int k)
 {
     struct ref_depth_rows a = run_depth(p, tok, T, k); /* again, because the depths share the run */
     size_t d = p->depths.width, plane = p->depths.S * d, n = (size_t)a.rows * d, first = (size_t)a.first * d;
-    const double *din = p->din;
+    const double *din = p->din, *dhanded = p->dtaken + (size_t)(k + 1) * plane;
+    double *dto = (p->e->norms.norm_output ? p->dg_all : p->dy) + first;
     ref_back_clear(p->dy, n);
     ref_back_clear(p->dg_all, n);
     ref_back_clear(p->din, n);
-    memcpy(p->dy + first, p->dtaken + (size_t)(k + 1) * plane, (n - first) * sizeof *p->dy);
     memcpy(p->dg_all + first, p->dg + (size_t)k * plane, (n - first) * sizeof *p->dg);
+    for (size_t i = 0; i < n - first; i++)
+        dto[i] += dhanded[i];
     ref_back_eagle_layer(&p->run, p->din, p->dy, p->dg_all, p->depths.tok, p->depths.in, p->y, a.rows);
     for (int m = a.lowest; m <= k; m++)
         for (size_t i = 0; i < (size_t)(T - m - 2) * d; i++, din++)

@@ -71,10 +71,25 @@ static void fc(struct ref_eagle_run *r, double *y, const double *x, int S)
     ref_value(run, "fc", -1, S, d, y);
 }
 
+/* r->features, from the target's rows */
+static void features(struct ref_eagle_run *r, const double *rows, int S)
+{
+    const struct reference_eagle *e = r->e;
+    struct reference_run *run = &r->back.run;
+    const struct matrix *w = e->feature_norms;
+    size_t parts = e->norms.fc_norm ? 3 : 1, n = (size_t)S * parts, width = (size_t)w->cols;
+    for (size_t i = 0; i < n; i++)
+        ref_norm(run, r->features + i * width, &w[i % parts], rows + i * width, 1, run->c->rms_norm_eps);
+    ref_value(run, e->norms.fc_norm ? "fc_norm" : "input_norm", -1, S, e->fc.cols, r->features);
+}
+
 void ref_eagle_first(struct ref_eagle_run *r, double *h, const double *rows, int S)
 {
+    int norms = r->e->feature_norms[0].tensor != NULL;
+    if (norms)
+        features(r, rows, S);
     if (r->e->version == 3)
-        fc(r, h, rows, S);
+        fc(r, h, norms ? r->features : rows, S);
     else
         memcpy(h, rows, (size_t)S * r->back.run.c->dims.d * sizeof *h);
 }
@@ -180,7 +195,7 @@ int ref_eagle_run_open(struct ref_eagle_run *r, const struct reference_eagle *e,
 {
     const struct config *c = &e->own->config;
     size_t s = (size_t)S, d = c->dims.d, H = c->dims.H, G = (size_t)e->groups, D = (size_t)e->dim, W = c->dims.dense, largest = 0, widest = 0;
-    size_t in = e->version == 3 ? 2 * d : d;
+    size_t in = e->version == 3 ? 2 * d : d, three = e->feature_norms[0].tensor ? (size_t)e->fc.cols : 0;
     const struct matrix *each[] = {&e->fc, &e->o_proj, &e->mlp.down_proj, &e->q_proj};
     *r = (struct ref_eagle_run){.e = e};
     struct reference_back *b = &r->back;
@@ -194,12 +209,12 @@ int ref_eagle_run_open(struct ref_eagle_run *r, const struct reference_eagle *e,
     struct eagle_part values[] = {
         {&run->row, widest}, {&run->cosine, s * D / 2}, {&run->sine, s * D / 2}, {&run->query_scale, s}, {&run->normed, s * d}, {&run->delta, s * d},
         {&run->embed, s * d}, {&run->concat, 2 * s * d}, {&run->scores, s * s}, {&run->heads, s * H * D}, {&run->gate, s * W}, {&run->up, s * W},
-        {&r->x, s * d}, {&r->middle, s * d}, {&r->input, s * in}, {&r->rows.q, s * H * D}, {&r->rows.k, s * G * D}, {&r->rows.v, s * G * D},
+        {&r->features, three * s}, {&r->x, s * d}, {&r->middle, s * d}, {&r->input, s * in}, {&r->rows.q, s * H * D}, {&r->rows.k, s * G * D}, {&r->rows.v, s * G * D},
     };
     struct eagle_part backward[] = {
         {&b->w, largest}, {&b->normed, s * d}, {&b->dnormed, s * d}, {&b->product, s * W}, {&b->dgate, s * W}, {&b->dup, s * W}, {&b->dproduct, s * W},
         {&b->dheads, s * H * D}, {&b->dp, s * s}, {&b->dscores_of_head, s * s}, {&r->drows.q, s * H * D}, {&r->drows.k, s * G * D},
-        {&r->drows.v, s * G * D}, {&r->dx, s * d}, {&r->dinput, s * in}, {&r->dconcat, 2 * s * d}, {&r->dembed, s * d},
+        {&r->drows.v, s * G * D}, {&r->dx, s * d}, {&r->dinput, s * in}, {&r->dconcat, 2 * s * d}, {&r->dembed, s * d}, {&r->dfeatures, three},
     };
     size_t n = sizeof values / sizeof *values, m = gradients ? sizeof backward / sizeof *backward : 0, total = carve(values, n, NULL);
     int rc = ref_run_open(&r->target, e->target, options, S, err);
@@ -231,15 +246,15 @@ void ref_eagle_run_close(struct ref_eagle_run *r)
 
 /* -- drafts -------------------------------------------------------------------------------------------------------- */
 
-/* Row N-1+j, which has been computed last, proposes draft j. h: what the next row takes */
-static int propose(const struct reference_eagle *e, int32_t *tok, double *h, const double *y, const double *z, int N, int j, vb_error *err)
+/* Row N-1+j, which has been computed last, proposes draft j, and hands on to the next row, whose hidden state h is. */
+static int propose(const struct reference_eagle *e, int32_t *tok, double *h, const double *handed, const double *z, int N, int j, vb_error *err)
 {
     size_t d = e->own->config.dims.d, row = (size_t)(N + j);
     int id = ref_argmax(z, e->vocab);
     if (id < 0)
         return vb_fail(err, VB_NOT_FINITE, "the logits of draft %d have a value that is not finite", j + 1);
     tok[row] = reference_eagle_token(e, id);
-    memcpy(h + row * d, y + (row - 1) * d, d * sizeof *h);
+    memcpy(h + row * d, handed + (row - 1) * d, d * sizeof *h);
     return VB_OK;
 }
 
@@ -262,12 +277,12 @@ int reference_eagle_draft(const struct reference_eagle *e, const struct referenc
             size_t first = j ? (size_t)(N + j - 1) : 0, last = (size_t)(N + j - 1);
             ref_eagle_layer(&r, y, g, tok, h, N + j);
             ref_eagle_logits(&r, z + first * V, g + first * d, j ? 1 : N);
-            rc = j < K ? propose(e, tok, h, y, z + last * V, N, j, err) : VB_OK;
+            rc = j < K ? propose(e, tok, h, ref_eagle_handed(e, y, g), z + last * V, N, j, err) : VB_OK;
         }
         if (!rc && drafts)
             memcpy(drafts, tok + N, (size_t)K * sizeof *drafts);
         if (!rc && hidden)
-            memcpy(hidden, y, all * d * sizeof *hidden);
+            memcpy(hidden, ref_eagle_handed(e, y, g), all * d * sizeof *hidden);
         if (!rc && logits)
             memcpy(logits, z, all * V * sizeof *logits);
     } else {

@@ -4,16 +4,17 @@
  * T that of the target's rows:
  *
  *     EAGLE-1   h^0_i: the target's row i after model.norm          x = W_fc [Emb(tok) ; h] + bias      attention reads x
- *     EAGLE-3   h^0_i = W_fc [three rows of the target's residual stream, before the layers of config_three_layers]
+ *     EAGLE-3   h^0_i = W_fc [three rows of the target's residual stream, before the layers of config_three_layers]; with norm_before_fc after an
+ *               RMSNorm of all three together, with fc_norm each after its own
  *               x = h, or RMSNorm_h(h) with norm_before_residual    attention reads [RMSNorm_e(Emb(tok)) ; RMSNorm_h(h)]
- *     both      m = x + attention;   y = m + mlp(RMSNorm(m));   h^{k+1} = y
+ *     both      m = x + attention;   y = m + mlp(RMSNorm(m));   h^{k+1} = y, or RMSNorm(y) as below with norm_output
  *     EAGLE-1   logits = W_head y, with the target's W_head         EAGLE-3   logits = W_head RMSNorm(y), over the head's own vocabulary
  *
  * Attention is grouped-query attention (ops/gqa.h has the formula), with RoPE in pairs (j, j + D/2).
  *
  * The sources are Li et al. 2024 and 2025 (arXiv 2401.15077, 2503.01840), and SafeAILab/EAGLE, commit cb7e084: cnets1.py and cnets.py in
- * eagle/model/, eagle/train/ and eagle/traineagle3/; for norm_before_residual vllm-project/speculators, commit c05b95b,
- * src/speculators/models/eagle3/model_definitions.py. */
+ * eagle/model/, eagle/train/ and eagle/traineagle3/; for the keys of config.json vllm-project/speculators,
+ * commit c05b95b, src/speculators/models/eagle3/. */
 #ifndef VB_REFERENCE_EAGLE_H
 #define VB_REFERENCE_EAGLE_H
 
@@ -35,7 +36,7 @@ struct reference_eagle_sizes reference_eagle_sizes(const struct reference_eagle 
 int32_t reference_eagle_token(const struct reference_eagle *e, int id);
 
 /* Drafts at temperature 0. rows [N, row] are the target's rows 0..N-1, and tokens [N] what these rows of the head read: tokens[i] follows token
- * i. The head then goes on alone: row N+j reads draft j and y of row N-1+j, for j < K. hidden [N+K, d] receives y of all rows, and logits
+ * i. The head then goes on alone: row N+j reads draft j and h^1 of row N-1+j, for j < K. hidden [N+K, d] receives what the row after each takes, and logits
  * [N+K, V] theirs; drafts [K] the target's tokens that rows N-1 .. N+K-2 propose. Each array may be NULL. Of the options (NULL: all are
  * 0), perturb and hook are used; the values are those of reference_eagle_backward.
  *
@@ -50,7 +51,7 @@ int reference_eagle_gradients_open(struct reference_gradients *g, const struct r
 /* Computes the losses of one training step of a head whose target stays as it is (docs/TRAINING.md, "Other losses", where the head takes the place of
  * module 0). options->loss names the loss; NULL: Megatron's. Every loss is possible, and its depths are aligned or unrolled; CHAIN_MODULES is the
  * same as CHAIN_UNROLLED, as there is one head; options->heads is not read. The target is not trained: losses->main is 0 and not part of losses->total, and its weight is
- * not used. If the loss is detached, h^k of k > 0 is constant, so that of EAGLE-3 no gradient flows through y; but h^0 = W_fc [..] is
+ * not used. If the loss is detached, h^k of k > 0 is constant, so that of EAGLE-3 no gradient flows through them; but h^0 = W_fc [..] is
  * part of the head, and W_fc has its gradient.
  *
  * With an EAGLE-3 head that has a vocabulary of its own, distributions are those over this vocabulary: p = softmax of the target's logits of these tokens
@@ -58,7 +59,7 @@ int reference_eagle_gradients_open(struct reference_gradients *g, const struct r
  * data term only if the text's token is. The sums are divided by the number of all rows, also of those without terms.
  *
  * If g is not NULL, adds the gradient of losses->total to it. The hooks receive the target's values, and of depth k, whose `layer` is num_hidden_layers
- * + k: embed, taken and fc [d] (EAGLE-3: fc before taken, of depth 0 only), input_layernorm and hidden_norm [d] with EAGLE-3, concat [2d], q [HD], k and v
+ * + k: embed, taken and fc [d] (EAGLE-3: fc before taken, of depth 0 only, and before it input_norm or fc_norm [3T] if there is one), input_layernorm and hidden_norm [d] with EAGLE-3, concat [2d], q [HD], k and v
  * [GD], q_rope [S*H, D], k_rope [S*G, D], scores and probabilities [S] for each head, heads [HD], attention [d], residual [d], the values of an MLP, residual
  * [d], norm [d] with EAGLE-3, and logits [V]. If depths are aligned, depth k computes the rows of the depths before it again, as in
  * reference_backward.

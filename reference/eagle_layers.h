@@ -18,6 +18,7 @@ struct reference_eagle {
     int32_t *tokens, *ids;          /* the target's token for each id of the head [V]; the id of each token, or -1. NULL: they are equal */
     int embeds;                     /* nonzero: the head's files have an embedding; else that of the target is used */
     struct matrix embed;            /* [target's V, d] */
+    struct matrix feature_norms[3]; /* config_feature_norm: [3T] or three [T]; their tensors are NULL if there are none */
     struct matrix fc, fc_bias;      /* [d, 2d] or [d, 3T]; [d], its tensor is NULL if there is none */
     struct matrix q_proj, k_proj, v_proj, o_proj; /* [HD, c], [GD, c], [GD, c], [d, HD]: c is d, or 2d with EAGLE-3 */
     struct matrix input_norm, hidden_norm, norm;  /* [d], EAGLE-3 only */
@@ -51,10 +52,12 @@ struct ref_eagle_run {
     struct reference_back back;
     struct reference_run target;    /* computes the target, and its output head */
     void *memory;                   /* holds the arrays below, and those of `back` */
+    double *features;               /* [S,3T]: the input of W_fc, if there are norms before it */
     double *x, *middle;             /* [S,d]: the residual stream before and after attention */
     double *input;                  /* [S,c]: what attention reads */
     struct ref_grouped rows, drows;
     double *dx, *dinput, *dconcat, *dembed; /* [S,d], [S,c], [S,2d], [S,d] */
+    double *dfeatures;              /* [3T] */
 };
 
 /* gradients NULL: there is no backward pass. */
@@ -66,12 +69,14 @@ void ref_eagle_run_close(struct ref_eagle_run *r);
 void ref_eagle_first(struct ref_eagle_run *r, double *h, const double *rows, int S);
 /* y [S,d] and g [S,d], the input of the output head, from h [S,d] and the tokens that the rows read. Fills the arrays of *r. g may be y. */
 void ref_eagle_layer(struct ref_eagle_run *r, double *y, double *g, const int32_t *tok, const double *h, int S);
+/* What the next depth, or the next row when the head drafts, takes: y or g */
+static inline const double *ref_eagle_handed(const struct reference_eagle *e, const double *y, const double *g) { return e->norms.norm_output ? g : y; }
 /* z [S,V] = W_head g */
 void ref_eagle_logits(struct ref_eagle_run *r, double *z, const double *g, int S);
 
 /* dh from dy and dg [S,d], after ref_eagle_layer has computed y [S,d] from tok and h. dy is changed. */
 void ref_back_eagle_layer(struct ref_eagle_run *r, double *dh, double *dy, double *dg, const int32_t *tok, const double *h, const double *y, int S);
-/* Adds the gradient of fc from that of h^0, for EAGLE-3. scratch: [S,3T] */
+/* Adds the gradients of fc and the norms before it from that of h^0, for EAGLE-3, after ref_eagle_first. scratch: [S,3T] */
 void ref_back_eagle_first(struct ref_eagle_run *r, double *dh, const double *rows, double *scratch, int S);
 /* dg += transpose(W_head) dz, and the gradient of W_head if it belongs to the EAGLE head. dz [S,V] */
 void ref_back_eagle_logits(struct ref_eagle_run *r, double *dg, double *dz, const double *g, int S);

@@ -42,6 +42,9 @@ static void bind_all(struct reference_eagle *e, struct reference_binder *b)
     e->embeds = checkpoint_find(e->own->checkpoint, "embed_tokens.weight") || d != T;
     if (e->embeds)
         ref_bind(b, &e->embed, e->target->config.vocab_size, d, "", "embed_tokens.weight");
+    const char *name;
+    for (size_t i = 0; (name = config_feature_norm(&e->norms, i)); i++)
+        ref_bind(b, &e->feature_norms[i], 1, e->norms.fc_norm ? T : 3 * T, "", name);
     ref_bind(b, &e->fc, d, e->version == 3 ? 3 * T : 2 * d, "", "fc.weight");
     ref_bind(b, &e->q_proj, HD, in, layer, "self_attn.q_proj.weight");
     ref_bind(b, &e->k_proj, GD, in, layer, "self_attn.k_proj.weight");
@@ -121,7 +124,7 @@ int32_t reference_eagle_token(const struct reference_eagle *e, int id) { return 
 
 int reference_eagle_gradients_open(struct reference_gradients *g, const struct reference_eagle *e, vb_error *err)
 {
-    const struct matrix *each[] = {&e->embed, &e->fc, &e->fc_bias, &e->q_proj, &e->k_proj, &e->v_proj, &e->o_proj, &e->input_norm, &e->hidden_norm, &e->norm,
+    const struct matrix *each[] = {&e->embed, &e->feature_norms[0], &e->feature_norms[1], &e->feature_norms[2], &e->fc, &e->fc_bias, &e->q_proj, &e->k_proj, &e->v_proj, &e->o_proj, &e->input_norm, &e->hidden_norm, &e->norm,
                                    &e->post_attention_norm, &e->mlp.gate_proj, &e->mlp.up_proj, &e->mlp.down_proj, &e->head};
     const struct matrix *list[sizeof each / sizeof *each];
     size_t n = 0;

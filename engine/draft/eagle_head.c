@@ -62,10 +62,9 @@ static void *keep(const struct eagle_loading *l, size_t count, size_t size)
     return l->h->blocks[l->h->block_count++] = p;
 }
 
-static int vector(const struct eagle_loading *l, const float **out, const char *prefix, const char *part)
+static int vector_of(const struct eagle_loading *l, const float **out, const char *prefix, const char *part, size_t d)
 {
     const struct tensor *t;
-    size_t d = l->h->config.dims.d;
     int rc = take(l, &t, prefix, part, d, 0);
     if (rc)
         return rc;
@@ -78,6 +77,11 @@ static int vector(const struct eagle_loading *l, const float **out, const char *
     decode_weights(wide, &w, 0, 0, d);
     *out = wide;
     return VB_OK;
+}
+
+static int vector(const struct eagle_loading *l, const float **out, const char *prefix, const char *part)
+{
+    return vector_of(l, out, prefix, part, l->h->config.dims.d);
 }
 
 /* d2t [vocab_size], I64: what is to be added to a drafted id. */
@@ -154,9 +158,12 @@ static int bind_1(const struct eagle_loading *l, const struct model *target)
 static int bind_3(const struct eagle_loading *l, const struct model *target)
 {
     struct eagle_head *h = l->h;
-    size_t d = h->config.dims.d;
-    int rc;
-    if ((rc = matrix(l, &h->fc, "", "fc.weight", d, 3 * h->target_width)) ||
+    size_t d = h->config.dims.d, T = h->target_width;
+    const char *name;
+    int rc = VB_OK;
+    for (size_t i = 0; !rc && (name = config_feature_norm(&h->norms, i)); i++)
+        rc = vector_of(l, &h->feature_norms[i], "", name, h->norms.fc_norm ? T : 3 * T);
+    if (rc || (rc = matrix(l, &h->fc, "", "fc.weight", d, 3 * T)) ||
         (rc = vector(l, &h->input_layernorm, l->layer, "input_layernorm.weight")) ||
         (rc = vector(l, &h->hidden_norm, l->layer, "hidden_norm.weight")) ||
         (rc = vector(l, &h->norm, "", "norm.weight")) ||

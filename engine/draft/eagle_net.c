@@ -45,6 +45,8 @@ int eagle_open(struct eagle *e, struct eagle_head *head, const struct drafter_op
     e->cx.threads = e->cx.most_threads = o->threads;
     rope_init(&e->rope, D, 0, c->rope_theta, c->rope_yarn ? &yarn : NULL);
     e->cx.scratch_size = scratch_bytes(e);
+    if (head->feature_norms[0])
+        e->features = take(e, S * head->fc.cols, sizeof(float));
     e->input = take(e, S * 2 * d, sizeof(float));
     e->x = take(e, S * d, sizeof(float));
     e->normed = take(e, S * d, sizeof(float));
@@ -152,8 +154,18 @@ void eagle_pass(struct eagle *e, const struct workspace *target, const struct ro
         op_rmsnorm(&e->cx, g, d, e->x, d, head->norm, S, d, eps);
     else
         memcpy(g, e->x, S * d * sizeof *e->x);
-    memcpy(next, e->x, S * d * sizeof *e->x);
+    memcpy(next, head->norms.norm_output ? g : e->x, S * d * sizeof *e->x);
     op_end_pass(&e->cx, &pass);
+}
+
+/* -> the input of fc: the features, or e->features */
+static const float *normed_features(struct eagle *e, const float *features, size_t S)
+{
+    const struct eagle_head *head = e->head;
+    size_t three = head->fc.cols, width = head->norms.fc_norm ? three / 3 : three;
+    for (size_t i = 0; config_feature_norm(&head->norms, i); i++)
+        op_rmsnorm(&e->cx, e->features + i * width, three, features + i * width, three, head->feature_norms[i], S, width, (float)head->config.rms_norm_eps);
+    return head->feature_norms[0] ? e->features : features;
 }
 
 void eagle_features(struct eagle *e, const struct workspace *target, float *h, const float *features, size_t n)
@@ -161,7 +173,7 @@ void eagle_features(struct eagle *e, const struct workspace *target, float *h, c
     join(e, target);
     for (size_t i = 0; i < n; i += e->max_rows) {
         size_t S = n - i < e->max_rows ? n - i : e->max_rows;
-        op_linear(&e->cx, h + i * eagle_width(e), features + i * e->head->fc.cols, &e->head->fc, S);
+        op_linear(&e->cx, h + i * eagle_width(e), normed_features(e, features + i * e->head->fc.cols, S), &e->head->fc, S);
     }
 }
 

@@ -7,15 +7,17 @@
  *               y = x + attention(x); y = y + mlp(norm(y))       no norm before attention
  *               logits = the target's lm_head(y), predicting tok[i+2]
  *
- *     EAGLE-3   h_i = fc [ three rows of the target's residual stream: before three layers (config_three_layers) ], then the head's own y
+ *     EAGLE-3   h_i = fc [ three rows of the target's residual stream: before three layers (config_three_layers) ], then the head's own y, or norm(y)
+ *               with norm_output;
+ *               the three rows pass input_norm together with norm_before_fc, and each its fc_norm with fc_norm
  *               x = h_i, or hidden_norm(h_i) with norm_before_residual
  *               y = x + attention([ input_layernorm(Emb(tok[i+1])) ; hidden_norm(h_i) ]);  y = y + mlp(norm(y))
  *               logits = the head's lm_head(norm(y)) over its own vocabulary: id t means the target's token t + d2t[t]
  *
  * Attention is grouped-query attention (ops/gqa.h). RoPE rotates the pairs (j, j + D/2) at position i. Weights are used
  * as they are stored, and activations are f32. The precision of the session changes neither. The sources are Li et al.
- * 2024 and 2025, and the code of SafeAILab/EAGLE, commit cb7e084, eagle/model/cnets1.py and cnets.py; of norm_before_residual,
- * vllm-project/speculators, commit c05b95b, src/speculators/models/eagle3/model_definitions.py.
+ * 2024 and 2025, and the code of SafeAILab/EAGLE, commit cb7e084, eagle/model/cnets1.py and cnets.py; of the keys of config.json,
+ * vllm-project/speculators, commit c05b95b, src/speculators/models/eagle3/.
  *
  * In the shapes below, d is the hidden size of the EAGLE head, H its number of attention heads, G its number of
  * key/value heads, and D the length of one attention head. */
@@ -45,6 +47,7 @@ struct eagle_head {
                                                           (EAGLE-3) */
     struct mlp mlp;
     const float *fc_bias;          /* [d], or NULL */
+    const float *feature_norms[3]; /* config_feature_norm: [3 target_width]; or [target_width] each; NULL after the last */
     const float *input_layernorm, *hidden_norm, *norm; /* [d], EAGLE-3 only */
     const float *post_attention_layernorm;
     void *blocks[8];
@@ -70,6 +73,7 @@ struct eagle {
     struct rope rope;
     struct gqa gqa;
     size_t max_rows;
+    float *features;                   /* [rows, 3 target_width]: the input of fc after its norms; NULL if there are none */
     float *input;                      /* [rows, 2d]: the input of attention; with EAGLE-1 it first holds the input of fc */
     float *x, *normed, *delta;         /* [rows, d] */
     float *q, *k, *v, *attended;       /* [rows, HD], [rows, GD], [rows, GD], [rows, HD] */
@@ -89,11 +93,11 @@ void eagle_close(struct eagle *e); /* closes e->head too */
 
 static inline size_t eagle_width(const struct eagle *e) { return e->head->config.dims.d; }
 
-/* Only for EAGLE-3: computes h [n, d] = fc(features), for features [n, 3 target_width]. It uses the threads of the
+/* Only for EAGLE-3: computes h [n, d] = fc(features), with the norms before fc, for features [n, 3 target_width]. It uses the threads of the
  * workspace `target`. */
 void eagle_features(struct eagle *e, const struct workspace *target, float *h, const float *features, size_t n);
 /* Runs the decoder layer on rows [S], S <= max_rows. The caller has already appended the slots of the rows to their
- * caches. It reads hidden states h [S, d]. It writes y to next [S, d], and the input of lm_head to g [S, d]. `next` may
+ * caches. It reads hidden states h [S, d]. It writes the hidden states of the next rows to next [S, d], and the input of lm_head to g [S, d]. `next` may
  * be the same array as h. */
 void eagle_pass(struct eagle *e, const struct workspace *target, const struct row *rows, const float *h, float *g, float *next, size_t S);
 /* Computes logits [S, vocab_size] = lm_head(g). */

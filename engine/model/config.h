@@ -140,7 +140,12 @@ int config_read_heads(struct config *out, struct heads_config *h, const char *di
 /* The norms in which the EAGLE-3 heads of vllm-project/speculators differ: keys of their config.json (docs/SEMANTICS.md, "EAGLE heads"). */
 struct eagle_norms {
     int norm_before_residual;
+    int norm_before_fc, fc_norm; /* not both */
+    int norm_output;
 };
+/* Returns the name of the tensor of norm i before fc, or NULL if there are no more. With norm_before_fc there is one, for three rows of the
+ * target together; with fc_norm there are three, each for one row. */
+const char *config_feature_norm(const struct eagle_norms *norms, size_t i);
 /* EAGLE heads (engine/draft/eagle_net.h). */
 struct eagle_config {
     int groups, dim; /* G and D: key/value heads, and the length of a head */

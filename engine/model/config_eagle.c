@@ -4,6 +4,7 @@
 #include "ops/rope.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static int read_number(const struct config_reader *r, const char *key, enum config_kind kind, double least, double most, double otherwise,
                        double *out)
@@ -19,31 +20,51 @@ static int read_number(const struct config_reader *r, const char *key, enum conf
 /* Features of a layer that are not computed here. */
 static int check_switches(const struct config_reader *r)
 {
-    static const char *const off[] = {"attention_bias", "qkv_bias", "mlp_bias", "norm_before_fc", "fc_norm", "norm_output",
+    static const char *const off[] = {"attention_bias", "qkv_bias", "mlp_bias",
                                       "quantization_config", "add_para_norm", "parallel_drafting"};
     for (size_t i = 0; i < sizeof off / sizeof *off; i++)
         if (config_switched_on(json_object_get(r->root, off[i])))
             return config_unsupported(r, NULL, off[i], json_object_get(r->root, off[i]), "false");
+    const json_t *kinds = json_object_get(r->root, "layer_types");
+    for (size_t i = 0; i < json_array_size(kinds); i++) {
+        const char *kind = json_string_value(json_array_get(kinds, i));
+        if (!kind || strcmp(kind, "full_attention"))
+            return config_unsupported(r, NULL, "layer_types", kinds, "full_attention");
+    }
     return config_must_be(r, NULL, r->root, "hidden_act", "silu", 0);
 }
 
+/* Some heads have these keys in eagle_config. */
 static int read_norms(struct eagle_norms *out, int version, const struct config_reader *r)
 {
     const struct {
         const char *key;
         int *on;
-    } norms[] = {{"norm_before_residual", &out->norm_before_residual}};
+    } norms[] = {{"norm_before_residual", &out->norm_before_residual}, {"norm_before_fc", &out->norm_before_fc},
+                 {"fc_norm", &out->fc_norm}, {"norm_output", &out->norm_output}};
     for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) {
-        const json_t *value = json_object_get(r->root, norms[i].key);
-        double on;
+        const json_t *inner = json_object_get(json_object_get(r->root, "eagle_config"), norms[i].key);
+        const json_t *value = inner ? inner : json_object_get(r->root, norms[i].key);
+        const char *inside = inner ? "eagle_config" : NULL;
+        double on = 0;
+        int rc;
         if (version == 1 && config_switched_on(value))
-            return config_unsupported(r, NULL, norms[i].key, value, "false");
-        int rc = read_number(r, norms[i].key, BOOLEAN, 0, 1, 0, &on);
-        if (rc)
+            return config_unsupported(r, inside, norms[i].key, value, "false");
+        if (value && !json_is_null(value) && (rc = config_number(r, inside, norms[i].key, value, BOOLEAN, 0, 1, &on)))
             return rc;
         *norms[i].on = (int)on;
     }
+    if (out->norm_before_fc && out->fc_norm)
+        return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: norm_before_fc and fc_norm are both true, wanted at most one", r->name);
     return VB_OK;
+}
+
+const char *config_feature_norm(const struct eagle_norms *norms, size_t i)
+{
+    static const char *const three[] = {"fc_norm.0.weight", "fc_norm.1.weight", "fc_norm.2.weight"};
+    if (norms->norm_before_fc)
+        return i == 0 ? "input_norm.weight" : NULL;
+    return norms->fc_norm && i < 3 ? three[i] : NULL;
 }
 
 int config_three_layers(int L, int layer[3])

@@ -40,6 +40,8 @@ static int take_new(struct trainer *t, const struct trainer_eagle *o, vb_error *
     if (!e->H || e->H % e->G || e->D < 2 || e->D % 2 || e->D > ROPE_MAX_DIM)
         return vb_fail(err, VB_BAD_ARGUMENT, "an EAGLE head with %zu attention heads of %zu numbers and %zu groups, wanted heads that the groups divide, and an even number up to %d",
                        e->H, e->D, e->G, ROPE_MAX_DIM);
+    if (e->norms.norm_before_fc && e->norms.fc_norm)
+        return vb_fail(err, VB_BAD_ARGUMENT, "an EAGLE-3 head with norm_before_fc and fc_norm, wanted at most one of them");
     rope_init(&e->rope, e->D, 0, t->c->rope_theta, NULL);
     e->embed = t->model->embed_tokens;
     return VB_OK;
@@ -180,8 +182,11 @@ int train_eagle_tensors(struct trainer *t, struct maker *b)
         {"norm.weight", 0, three ? &e->norm : NULL, 0, d, NULL, h->norm},
         {"lm_head.weight", 0, three ? &e->lm_head : NULL, e->vocab_size, d, &h->lm_head, NULL},
     };
+    const char *name;
     b->is_new = !e->head;
     e->lm_head.w = t->model->lm_head;
+    for (size_t n = 0; !rc && (name = config_feature_norm(&e->norms, n)); n++)
+        rc = train_add(b, &e->feature_norms[n], name, 0, e->norms.fc_norm ? t->c->dims.d : t->width, NULL, h->feature_norms[n]);
     for (size_t n = 0; n < sizeof tensors / sizeof *tensors && !rc; n++) {
         const struct eagle_tensor *x = &tensors[n];
         snprintf(b->prefix, sizeof b->prefix, "%s", !x->in_layer ? "" : three ? "midlayer." : "layers.0.");
@@ -231,6 +236,12 @@ void train_eagle_carve(struct carver *c, struct trainer *t)
     for (int k = 0; k < t->o.depths; k++)
         carve_depth(c, &e->depth[k], t, k);
     e->features = floats(c, e->version == 3 ? S * t->width : 0);
+    e->fc_input = e->features;
+    if (config_feature_norm(&e->norms, 0)) {
+        e->fc_input = floats(c, S * t->width);
+        e->dfeatures = floats(c, S * t->width);
+        e->dfc_input = floats(c, S * t->width);
+    }
     e->embedding = floats(c, n);
     e->k_out = floats(c, S * GD);
     e->v_out = floats(c, S * GD);
@@ -256,6 +267,6 @@ size_t train_eagle_scratch(const struct trainer *t)
     struct back_gqa back = {.heads = e->H, .groups = e->G, .dim = e->D, .row = e->gqa.row, .depth = (size_t)t->o.depths - 1};
     size_t bytes = op_linear_scratch(S, widest);
     bytes = max_size(bytes, max_size(op_gqa_scratch(&e->gqa, threads), op_back_gqa_scratch(&back, t->longest, threads)));
-    bytes = max_size(bytes, op_back_rmsnorm_scratch(S, e->d, threads));
+    bytes = max_size(bytes, op_back_rmsnorm_scratch(S, max_size(e->d, t->width), threads));
     return max_size(bytes, op_back_mlp_scratch(S, e->intermediate));
 }

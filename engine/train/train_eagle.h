@@ -2,7 +2,7 @@
  *
  * Row i of depth k reads tok[i+k+1] and a hidden state, and predicts tok[i+k+2], as the rows of an MTP module do. Depth 0 takes the rows of
  * the target, through fc if the head is an EAGLE-3. Each later depth is aligned (docs/TRAINING.md): it is the draft that the head
- * makes after depth k - 1. Row i has the position i + k, takes y of row i of depth k - 1, and attends to rows 0..i of depth 0 and to
+ * makes after depth k - 1. Row i has the position i + k, takes y of row i of depth k - 1 (g with norm_output), and attends to rows 0..i of depth 0 and to
  * row i of the depths 1..k.
  *
  * The forward pass has the bits of eagle_pass on a head with the same F32 weights. */
@@ -40,12 +40,15 @@ struct train_eagle {
     struct rope rope;
     struct gqa gqa;
     struct weight_view embed; /* frozen */
+    struct train_part feature_norms[3]; /* before fc (config_feature_norm) */
     struct train_part fc, fc_bias, q, k, v, o, input_norm, hidden_norm, post_norm, norm;
     struct train_part lm_head; /* EAGLE-1: that of the target, frozen */
     struct train_mlp mlp;
 
     struct eagle_depth depth[VB_MAX_DRAFT];
-    float *features;          /* [S, 3 target widths]: the input of fc of an EAGLE-3 */
+    float *features, *fc_input; /* [S, 3 target widths]: what an EAGLE-3 takes from the target, and after the norms before fc. Without norms,
+                                   the same array */
+    float *dfeatures, *dfc_input; /* [S, 3 target widths], if there are norms before fc */
     float *embedding;         /* [S, d] */
     float *kv;                /* [depths, room, 2GD]: the kv of all depths */
     float *k_out, *v_out;     /* [S, GD] */

@@ -45,6 +45,16 @@ static void set_rows(struct trainer *t, int k)
 
 /* ---- forward ---- */
 
+/* e->fc_input from e->features */
+static void norm_features(struct trainer *t, size_t S)
+{
+    struct train_eagle *e = t->eagle;
+    for (size_t i = 0; config_feature_norm(&e->norms, i); i++) {
+        const struct train_part *w = &e->feature_norms[i];
+        op_rmsnorm(&t->cx, e->fc_input + i * w->w.cols, t->width, e->features + i * w->w.cols, t->width, train_vector(w), S, w->w.cols, e->eps);
+    }
+}
+
 /* x->taken: the first rows of each sequence of the target, or of the depth before */
 static void take(struct trainer *t, int k)
 {
@@ -52,13 +62,15 @@ static void take(struct trainer *t, int k)
     struct eagle_depth *x = &e->depth[k];
     int through_fc = !k && e->version == 3;
     float *to = through_fc ? e->features : x->taken;
-    const float *from = k ? e->depth[k - 1].y : t->hidden;
+    const float *from = !k ? t->hidden : e->norms.norm_output ? e->depth[k - 1].g : e->depth[k - 1].y;
     const size_t *first = k ? e->depth[k - 1].first : t->rows.first;
     size_t width = k ? e->d : t->width;
     for (size_t q = 0; q < t->sequences; q++)
         memcpy(to + x->first[q] * width, from + first[q] * width, train_rows_of(x->first, q) * width * sizeof *to);
-    if (through_fc)
-        op_linear(&t->cx, x->taken, e->features, &e->fc.w, x->S);
+    if (!through_fc)
+        return;
+    norm_features(t, x->S);
+    op_linear(&t->cx, x->taken, e->fc_input, &e->fc.w, x->S);
 }
 
 /* x->concat and x->x; returns the input of attention */
@@ -277,6 +289,22 @@ static void back_begin_1(struct trainer *t, struct eagle_depth *x, int through)
         memcpy(e->dtaken + s * d, e->dconcat + s * 2 * d + d, d * sizeof(float));
 }
 
+/* The gradients of fc and of the norms before it, from e->dtaken of depth 0. The target's rows have none. */
+static void back_fc(struct trainer *t, size_t S)
+{
+    struct train_eagle *e = t->eagle;
+    op_back_linear_w(&t->cx, e->fc.g, e->dtaken, e->fc_input, S, e->d, t->width);
+    if (e->fc_input == e->features)
+        return;
+    clear(e->dfc_input, S * t->width);
+    clear(e->dfeatures, S * t->width);
+    op_back_linear_x(&t->cx, e->dfc_input, e->dtaken, &e->fc.w, S);
+    for (size_t i = 0; config_feature_norm(&e->norms, i); i++) {
+        size_t at = i * e->feature_norms[i].w.cols;
+        train_back_norm(t, e->dfeatures + at, e->dfc_input + at, t->width, e->features + at, t->width, &e->feature_norms[i], S, e->eps);
+    }
+}
+
 static void back_begin_3(struct trainer *t, int k)
 {
     struct train_eagle *e = t->eagle;
@@ -293,7 +321,7 @@ static void back_begin_3(struct trainer *t, int k)
         memcpy(e->dtaken, e->dy, S * d * sizeof(float));
     back_norm(t, e->dtaken, e->dinput + d, 2 * d, x->taken, &e->hidden_norm, S);
     if (!k)
-        op_back_linear_w(&t->cx, e->fc.g, e->dtaken, e->features, S, d, e->fc.w.cols);
+        back_fc(t, S);
 }
 
 /* Sets e->dtaken. On entry, it is that of depth k + 1. */
@@ -305,8 +333,9 @@ static void depth_back(struct trainer *t, int k, const struct train_sums *sums)
     struct mlp_weights weights = {&e->mlp.gate.w, &e->mlp.up.w, &e->mlp.down.w};
     double known = 0;
     clear(e->dy, S * d);
+    float *dhanded = e->norms.norm_output ? x->dg : e->dy;
     for (size_t q = 0; q < t->sequences && k + 1 < t->o.depths && !t->loss.detached; q++)
-        op_add(&t->cx, e->dy + x->first[q] * d, e->dtaken + next->first[q] * d, train_rows_of(next->first, q) * d);
+        op_add(&t->cx, dhanded + x->first[q] * d, e->dtaken + next->first[q] * d, train_rows_of(next->first, q) * d);
     features(t, k, e->dy, &known, sums->feature_weight[k]);
     if (e->version == 3)
         back_norm(t, e->dy, x->dg, d, x->y, &e->norm, S);

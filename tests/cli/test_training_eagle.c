@@ -128,15 +128,15 @@ TEST(labels_outside_of_the_draft_vocabulary_are_counted)
 static int is_true(const json_t *object, const char *key) { return json_is_true(json_object_get(object, key)); }
 
 /* Also if a run goes on from the head. */
-TEST(norm_before_residual_is_trained_and_kept)
+TEST(norms_of_speculators_are_trained_and_kept)
 {
     write_data("data.jsonl", 12, 7);
-    struct said s = RUN("train", V3, "--part", "eagle3", "--norm-before-residual", NEW, "--data", run_file("data.jsonl"), "--train-iters", "2", SMALL, "-o",
-                        run_file("run"));
+    struct said s = RUN("train", V3, "--part", "eagle3", "--norm-before-residual", "--norm-before-fc", "--norm-output", NEW, "--data", run_file("data.jsonl"),
+                        "--train-iters", "2", SMALL, "-o", run_file("run"));
     expect_code(&s, 0);
     forget(&s);
     json_t *config = config_of(run_file("run/head"));
-    assert_true(is_true(config, "norm_before_residual"));
+    assert_true(is_true(config, "norm_before_residual") && is_true(config, "norm_before_fc") && is_true(config, "norm_output") && !is_true(config, "fc_norm"));
     expect_drafts(V3, "eagle3", run_file("run/head"));
     s = RUN("train", V3, "--part", "eagle3", "--eagle-head", run_file("run/head"), "--data", run_file("data.jsonl"), "--train-iters", "2", SMALL, "-o",
             run_file("more"));
@@ -220,7 +220,7 @@ int main(int argc, char **argv)
         IN_DIR(a_new_head_has_the_shape_of_the_options),
         IN_DIR(a_draft_vocabulary_has_the_most_frequent_tokens),
         IN_DIR(labels_outside_of_the_draft_vocabulary_are_counted),
-        IN_DIR(norm_before_residual_is_trained_and_kept),
+        IN_DIR(norms_of_speculators_are_trained_and_kept),
         IN_DIR(a_head_that_is_not_trained_stays_as_it_is),
         IN_DIR(the_heads_of_the_bundled_model_draft_for_it),
         IN_DIR(options_of_other_parts_are_refused_by_name),

@@ -402,7 +402,12 @@ TEST(a_config_that_asks_for_something_else_is_refused_by_name)
     refuse_config(1, "attention_bias", "true", VB_UNSUPPORTED, "attention_bias");
     refuse_config(1, "norm_before_residual", "true", VB_UNSUPPORTED, "norm_before_residual true is not supported, only false");
     refuse_config(3, "norm_before_residual", "\"yes\"", VB_BAD_CHECKPOINT, "norm_before_residual");
-    refuse_config(3, "norm_output", "true", VB_UNSUPPORTED, "norm_output");
+    refuse_config(3, "layer_types", "[\"sliding_attention\"]", VB_UNSUPPORTED, "layer_types [\"sliding_attention\"] is not supported, only full_attention");
+    refuse_config(3, "norm_before_fc", "true", VB_BAD_CHECKPOINT, "input_norm.weight is missing");
+    refuse_config(3, "eagle_config", "{\"norm_before_fc\": true}", VB_BAD_CHECKPOINT, "input_norm.weight is missing");
+    refuse_config(3, "eagle_config", "{\"norm_before_fc\": 2}", VB_BAD_CHECKPOINT, "eagle_config.norm_before_fc is 2");
+    refuse_config(3, "eagle_config", "{\"norm_before_fc\": true, \"fc_norm\": true}", VB_BAD_CHECKPOINT, "norm_before_fc and fc_norm are both true");
+    refuse_config(3, "fc_norm", "true", VB_BAD_CHECKPOINT, "fc_norm.0.weight is missing");
     refuse_config(3, "num_attention_heads", "0", VB_BAD_CHECKPOINT, "num_attention_heads");
     refuse_config(3, "num_attention_heads", "3", VB_BAD_CHECKPOINT, "heads");
     refuse_config(3, "num_key_value_heads", "3", VB_BAD_CHECKPOINT, "do not share 3 keys");
@@ -432,6 +437,7 @@ TEST(a_config_of_speculators_is_read)
     assert_int_equal(head->groups, 2);
     assert_int_equal(head->vocab_size, 96);
     assert_int_equal(head->norms.norm_before_residual, 1);
+    assert_int_equal(head->norms.norm_output, 0);
     eagle_head_close(head);
     json_object_set_new(config, "transformer_layer_config", json_integer(7));
     text = json_dumps(config, 0);

@@ -283,6 +283,10 @@ static const struct small_eagle small_heads[] = {
     {.version = 3, .target_width = 64, .target_vocab = 160, .d = 6, .heads = 2, .groups = 1, .dim = 4, .intermediate = 5, .vocab = 40, .embeds = 1},
     {.version = 3, .target_width = 64, .target_vocab = 160, .d = 6, .heads = 2, .groups = 1, .dim = 4, .intermediate = 5, .embeds = 1,
      .keys = "\"norm_before_residual\":true,"},
+    {.version = 3, .target_width = 64, .target_vocab = 160, .d = 6, .heads = 2, .groups = 1, .dim = 4, .intermediate = 5, .embeds = 1, .feature_norms = 1,
+     .keys = "\"norm_before_residual\":true,\"norm_before_fc\":true,\"norm_output\":true,"},
+    {.version = 3, .target_width = 64, .target_vocab = 160, .d = 6, .heads = 2, .groups = 1, .dim = 4, .intermediate = 5, .embeds = 1, .feature_norms = 3,
+     .keys = "\"fc_norm\":true,"},
 };
 
 static struct reference_losses losses_of(const struct moved *m, struct reference_gradients *g)
@@ -349,7 +353,7 @@ static void check_moved(const struct small_eagle *c, const struct loss *loss, co
     m.list = list;
     OK(reference_eagle_gradients_open(&g, m.e, &err));
     m.error = rounding_error(&m, losses_of(&m, &g).total);
-    assert_int_equal(g.count, 9 + c->bias + c->embeds + (c->version == 3 ? 4 : 0));
+    assert_int_equal(g.count, 9 + c->feature_norms + c->bias + c->embeds + (c->version == 3 ? 4 : 0));
     for (size_t i = 0; i < g.count; i++) {
         char what[128];
         snprintf(what, sizeof what, "EAGLE-%d, %s", c->version, g.of[i].name);
@@ -417,30 +421,40 @@ static void see_target(void *context, const struct reference_value *v)
 }
 
 /* If a text goes on as the head drafts, row N-1 of depth k has the logits of draft k: its sums have more terms, but these are 0. */
-TEST(aligned_depths_are_the_drafts)
+static void check_aligned(const struct reference *r, const char *name, const char *dir, int version)
 {
     enum { N = 7 };
     static struct seen_rows seen;
     static double logits[(N + STEPS) * 160];
+    struct reference_eagle *e = open_head(dir, version, r);
+    int32_t tokens[N + 1 + STEPS] = {5, 6, 7, 70, 9, 33, 17, 2};
+    struct loss loss = loss_with(version == 3 ? "eagle3" : "hass", STEPS, (struct loss_terms){.data = 1});
+    struct reference_options forward = {.hook = see_target, .hook_context = &seen};
+    struct reference_losses losses;
+    seen = (struct seen_rows){.first_layer = 3, .vocab = (size_t)reference_eagle_sizes(e).vocab, .target_rows = version == 3 ? 3 : 1};
+    OK(reference_forward(r, &forward, tokens, N, NULL, NULL, &err));
+    OK(reference_eagle_draft(e, NULL, seen.target, tokens + 1, N, STEPS, tokens + N + 1, NULL, logits, &err));
+    seen.row = N - 1;
+    struct reference_sequence text = {tokens, N + 1 + STEPS, NULL};
+    OK(reference_eagle_backward(e, &(struct reference_loss_options){.loss = &loss, .hook = keep, .hook_context = &seen}, &text, 1, &losses, NULL, &err));
+    for (size_t k = 0; k < STEPS; k++)
+        for (size_t i = 0; i < seen.vocab; i++)
+            if (seen.logits[k][i] != logits[(N - 1 + k) * seen.vocab + i])
+                fail_msg("%s: logit %zu of draft %zu is %.17g, and %.17g in a training step", name, i, k, logits[(N - 1 + k) * seen.vocab + i],
+                         seen.logits[k][i]);
+    reference_eagle_close(e);
+}
+
+TEST(aligned_depths_are_the_drafts)
+{
     struct reference *r = open_tiny_reference("v3");
-    for (size_t v = 0; v < 2; v++) {
-        struct reference_eagle *e = open_head(heads[v], versions[v], r);
-        int32_t tokens[N + 1 + STEPS] = {5, 6, 7, 70, 9, 33, 17, 2};
-        struct loss loss = loss_with(v ? "eagle3" : "hass", STEPS, (struct loss_terms){.data = 1});
-        struct reference_options forward = {.hook = see_target, .hook_context = &seen};
-        struct reference_losses losses;
-        seen = (struct seen_rows){.first_layer = 3, .vocab = (size_t)reference_eagle_sizes(e).vocab, .target_rows = v ? 3 : 1};
-        OK(reference_forward(r, &forward, tokens, N, NULL, NULL, &err));
-        OK(reference_eagle_draft(e, NULL, seen.target, tokens + 1, N, STEPS, tokens + N + 1, NULL, logits, &err));
-        seen.row = N - 1;
-        struct reference_sequence text = {tokens, N + 1 + STEPS, NULL};
-        OK(reference_eagle_backward(e, &(struct reference_loss_options){.loss = &loss, .hook = keep, .hook_context = &seen}, &text, 1, &losses, NULL, &err));
-        for (size_t k = 0; k < STEPS; k++)
-            for (size_t i = 0; i < seen.vocab; i++)
-                if (seen.logits[k][i] != logits[(N - 1 + k) * seen.vocab + i])
-                    fail_msg("EAGLE-%d: logit %zu of draft %zu is %.17g, and %.17g in a training step", versions[v], i, k,
-                             logits[(N - 1 + k) * seen.vocab + i], seen.logits[k][i]);
-        reference_eagle_close(e);
+    for (size_t v = 0; v < 2; v++)
+        check_aligned(r, files[v], heads[v], versions[v]);
+    for (size_t v = 0; v < eagle_variant_count; v++) {
+        char dir[64];
+        eagle_variant(dir, &eagle_variants[v]);
+        check_aligned(r, eagle_variants[v].name, dir, 3);
+        remove_dir(dir);
     }
     reference_close(r);
 }

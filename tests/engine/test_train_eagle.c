@@ -62,10 +62,12 @@ static void run_row(struct drafting *x, size_t i, int32_t token, const float *h,
     eagle_pass(&x->e, &x->w, &row, h, g, y, 1);
 }
 
-static void check_row(int version, int k, size_t i, const struct eagle_depth *have, const float *g, const float *y)
+/* y: what the next row takes */
+static void check_row(const struct train_eagle *e, int k, size_t i, const float *g, const float *y)
 {
-    if (memcmp(have->y + i * WIDTH, y, WIDTH * sizeof *y) || memcmp(have->g + i * WIDTH, g, WIDTH * sizeof *g))
-        fail_msg("EAGLE-%d: row %zu of depth %d has other bits than the drafter's", version, i, k);
+    const struct eagle_depth *have = &e->depth[k];
+    if (memcmp((e->norms.norm_output ? have->g : have->y) + i * WIDTH, y, WIDTH * sizeof *y) || memcmp(have->g + i * WIDTH, g, WIDTH * sizeof *g))
+        fail_msg("EAGLE-%d: row %zu of depth %d has other bits than the drafter's", e->version, i, k);
 }
 
 /* The rows of a text, and for each of them the drafts after it, as if the text went on as they say. */
@@ -91,12 +93,12 @@ static void check_drafter(const char *dir, int version)
     for (size_t i = 0; i < T - 2; i++)
         run_row(&x, i, s.tokens[i + 1], h + i * WIDTH, g + i * WIDTH, y + i * WIDTH);
     for (size_t i = T - 2; i-- > 0;) {
-        check_row(version, 0, i, &t->eagle->depth[0], g + i * WIDTH, y + i * WIDTH);
+        check_row(t->eagle, 0, i, g + i * WIDTH, y + i * WIDTH);
         kvcache_truncate(&x.cache, i + 1);
         memcpy(next, y + i * WIDTH, sizeof next);
         for (int k = 1; k < D && i + (size_t)k + 2 < T; k++) {
             run_row(&x, i + (size_t)k, s.tokens[i + (size_t)k + 1], next, of_next, next);
-            check_row(version, k, i, &t->eagle->depth[k], of_next, next);
+            check_row(t->eagle, k, i, of_next, next);
         }
     }
     drafting_close(&x);
@@ -303,6 +305,7 @@ TEST(heads_that_cannot_be_trained_are_refused_in_one_sentence)
     refused(m, TRAIN_EAGLE, "eagle", 1, &(struct trainer_eagle){.dir = "golden/eagle/none"}, "golden/eagle/none");
     bad.groups = 3;
     refused(m, TRAIN_EAGLE, "eagle", 1, &bad, "wanted heads that the groups divide");
+    refused(m, TRAIN_EAGLE3, "eagle3", 1, &(struct trainer_eagle){.norms = {.norm_before_fc = 1, .fc_norm = 1}}, "wanted at most one of them");
     few.tokens = (int32_t[]){5, 9, 7};
     few.vocab_size = 3;
     refused(m, TRAIN_EAGLE3, "eagle3", 2, &few, "token 2 of the draft vocabulary is 7");

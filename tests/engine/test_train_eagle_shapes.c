@@ -146,6 +146,11 @@ static const struct shape {
     {"EAGLE-1, a target with latent-cache=fp8", "glm5", 2, {.version = 1, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24}, "latent-cache=fp8"},
     {"EAGLE-3, norm_before_residual", "v3", 5,
      {.version = 3, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24, .vocab = 50, .keys = "\"norm_before_residual\":true,"}, NULL},
+    {"EAGLE-3, norm_before_fc, norm_output", "v3", 3,
+     {.version = 3, .d = 64, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24, .feature_norms = 1, .keys = "\"norm_before_fc\":true,\"norm_output\":true,"}, NULL},
+    {"EAGLE-3, a narrow head, all other norms", "v3", 9,
+     {.version = 3, .d = 20, .heads = 4, .groups = 2, .dim = 8, .intermediate = 24, .vocab = 50, .embeds = 1, .feature_norms = 3,
+      .keys = "\"norm_before_residual\":true,\"fc_norm\":true,\"norm_output\":true,"}, NULL},
     {"EAGLE-3, one head, a vocabulary of 11 tokens", "v2-lite", 10, {.version = 3, .d = 64, .heads = 1, .groups = 1, .dim = 2, .intermediate = 8, .vocab = 11}, NULL},
 };
 
@@ -160,7 +165,7 @@ static void check_shape(const struct shape *shape)
     vb_model *m = training_model(path, shape->conventions);
     head.target_width = (int)m->config.dims.d;
     head.target_vocab = (int)m->config.dims.V;
-    size_t trained = 9 + (size_t)head.bias + (three ? 4 : 0);
+    size_t trained = 9 + (size_t)(head.feature_norms + head.bias) + (three ? 4 : 0);
     small_eagle(dir, &head, 7);
     struct loss losses[] = {loss_of(three ? "eagle3" : "hass", 3, NULL), loss_of("eagle3", 2, three ? &soft : &features), loss_of("fastmtp", 1, NULL), loss_of("hass", 4, &soft)};
     for (size_t i = 0; i < COUNT(losses); i++) {

@@ -3,6 +3,7 @@
 
 #include "tests/support/engine_support.h"
 #include "tests/support/files.h"
+#include "tests/support/golden.h"
 #include "tests/support/random.h"
 
 #include <math.h>
@@ -63,6 +64,12 @@ void small_eagle(char dir[64], const struct small_eagle *c, uint64_t seed)
     make_dir(dir);
     if (c->embeds)
         put(&w, "", "embed_tokens.weight", c->target_vocab, d);
+    for (int i = 0; i < c->feature_norms; i++) {
+        char name[32] = "input_norm.weight";
+        if (c->feature_norms == 3)
+            snprintf(name, sizeof name, "fc_norm.%d.weight", i);
+        put(&w, "", name, 0, 3 / c->feature_norms * c->target_width);
+    }
     put(&w, "", "fc.weight", d, three ? 3 * c->target_width : 2 * d);
     if (c->bias)
         put(&w, "", "fc.bias", 0, d);
@@ -93,8 +100,38 @@ void small_eagle(char dir[64], const struct small_eagle *c, uint64_t seed)
     write_text(dir, "config.json", config);
 }
 
-const struct eagle_variant eagle_variants[] = {{"residual", {"norm_before_residual"}}};
+const struct eagle_variant eagle_variants[] = {
+    {"residual", {"norm_before_residual"}},
+    {"before_fc", {"norm_before_residual", "norm_before_fc", "norm_output"}},
+    {"fc_norm", {"fc_norm", "norm_output"}},
+};
 const size_t eagle_variant_count = COUNT(eagle_variants);
+
+/* Adds F32 vectors with 192 numbers in all, one after the other, to DIR/model.safetensors. */
+static void add_norms(const char *dir, const char *const *names, size_t count)
+{
+    char path[96];
+    float x[192];
+    struct golden g;
+    uint64_t length;
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    g = golden_read(path);
+    memcpy(&length, g.bytes, sizeof length);
+    size_t size = g.size - 8 - length, each = sizeof x / count;
+    for (int i = 0; i < 192; i++)
+        x[i] = 1 + (float)(29 * i % 61 - 30) / 128;
+    for (size_t i = 0; i < count; i++)
+        json_object_set_new(g.header, names[i], json_pack("{s:s,s:[i],s:[I,I]}", "dtype", "F32", "shape", (int)(each / sizeof *x), "data_offsets",
+                                                          (json_int_t)(size + i * each), (json_int_t)(size + (i + 1) * each)));
+    char *header = json_dumps(g.header, 0), *data = malloc(size + sizeof x);
+    assert_true(header && data);
+    memcpy(data, g.bytes + 8 + length, size);
+    memcpy(data + size, x, sizeof x);
+    write_safetensors(dir, "model.safetensors", header, data, size + sizeof x);
+    free(header);
+    free(data);
+    golden_close(&g);
+}
 
 void eagle_variant(char dir[64], const struct eagle_variant *v)
 {
@@ -104,6 +141,10 @@ void eagle_variant(char dir[64], const struct eagle_variant *v)
     json_t *config = json_load_file(path, 0, NULL);
     for (size_t i = 0; i < COUNT(v->keys) && v->keys[i]; i++)
         json_object_set_new(config, v->keys[i], json_true());
+    if (json_object_get(config, "norm_before_fc"))
+        add_norms(dir, (const char *const[]){"input_norm.weight"}, 1);
+    if (json_object_get(config, "fc_norm"))
+        add_norms(dir, (const char *const[]){"fc_norm.0.weight", "fc_norm.1.weight", "fc_norm.2.weight"}, 3);
     assert_int_equal(json_dump_file(config, path, 0), 0);
     json_decref(config);
 }

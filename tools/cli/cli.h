@@ -108,7 +108,7 @@ struct cli_training {
     long long seq_length, batch_tokens, micro_tokens, depths, modules, seed, train_iters, warmup_iters, decay_iters;
     long long attention_heads, query_groups, kv_channels, ffn_hidden_size, draft_vocab_size; /* of a new EAGLE head */
     long long save_interval, eval_interval, eval_iters, log_interval, prompts;
-    int new_modules, from_scratch, copy_target, save_megatron, assistant_only, keep_hidden, norm_before_residual;
+    int new_modules, from_scratch, copy_target, save_megatron, assistant_only, keep_hidden, norm_before_residual, norm_before_fc, fc_norm, norm_output;
 };
 #define CLI_TRAINING_NOT_GIVEN                                                                                                \
     {.eval_share = -1, .mtp_loss_scaling_factor = -1, .soft_targets = -1, .lr = -1, .min_lr = -1, .weight_decay = -1, .clip_grad = -1, .beta1 = -1,  \

@@ -56,7 +56,7 @@ int eagle_options(struct training *r)
     r->eagle = (struct trainer_eagle){.dir = t->eagle_head, .heads = t->attention_heads < 0 ? 0 : (size_t)t->attention_heads,
                                       .groups = t->query_groups < 0 ? 0 : (size_t)t->query_groups, .dim = t->kv_channels < 0 ? 0 : (size_t)t->kv_channels,
                                       .intermediate = t->ffn_hidden_size < 0 ? 0 : (size_t)t->ffn_hidden_size,
-                                      .norms.norm_before_residual = t->norm_before_residual};
+                                      .norms = {t->norm_before_residual, t->norm_before_fc, t->fc_norm, t->norm_output}};
     if (!strcmp(t->part, "eagle3") && !t->eagle_head && count < V) {
         r->eagle.tokens = most_frequent(r, V, count);
         r->eagle.vocab_size = count;
@@ -83,8 +83,9 @@ static void add_speculators(const struct training *r, const struct trained_eagle
 {
     vb_model_facts facts;
     vb_model_look(r->c->model, &facts);
-    json_object_update_new(config, cli_must(json_pack("{s:s,s:b,s:I,s:[iii],s:{s:s,s:s,s:[{s:s,s:i}],s:{s:s,s:[s]}}}", "speculators_model_type", "eagle3",
-                                                      "norm_before_residual", e->norms.norm_before_residual, "target_hidden_size", (json_int_t)e->target_hidden,
+    json_object_update_new(config, cli_must(json_pack("{s:s,s:b,s:b,s:b,s:b,s:I,s:[iii],s:{s:s,s:s,s:[{s:s,s:i}],s:{s:s,s:[s]}}}", "speculators_model_type", "eagle3",
+                                                      "norm_before_residual", e->norms.norm_before_residual, "norm_before_fc",
+                                                      e->norms.norm_before_fc, "fc_norm", e->norms.fc_norm, "norm_output", e->norms.norm_output, "target_hidden_size", (json_int_t)e->target_hidden,
                                                       "eagle_aux_hidden_state_layer_ids", e->layer[0], e->layer[1], e->layer[2], "speculators_config",
                                                       "algorithm", "eagle3", "default_proposal_method", "greedy", "proposal_methods", "proposal_type",
                                                       "greedy", "speculative_tokens", 3, "verifier", "name_or_path", r->model_dir, "architectures",
