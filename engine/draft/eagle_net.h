@@ -7,12 +7,13 @@
  *               y = x + attention(x); y = y + mlp(norm(y))       no norm before attention
  *               logits = the target's lm_head(y), predicting tok[i+2]
  *
- *     EAGLE-3   h_i = fc [ three rows of the target's residual stream: before three layers (config_three_layers) ], then the head's own y, or norm(y)
- *               with norm_output;
- *               the three rows pass input_norm together with norm_before_fc, and each its fc_norm with fc_norm
- *               x = h_i, or hidden_norm(h_i) with norm_before_residual
- *               y = x + attention([ input_layernorm(Emb(tok[i+1])) ; hidden_norm(h_i) ]);  y = y + mlp(norm(y))
+ *     EAGLE-3   h_i = fc [ three rows of the target's residual stream: before three layers (config_three_layers) ], then the head's own y
+ *               x = h_i;  y = x + attention([ input_layernorm(Emb(tok[i+1])) ; hidden_norm(h_i) ]);  y = y + mlp(norm(y))
  *               logits = the head's lm_head(norm(y)) over its own vocabulary: id t means the target's token t + d2t[t]
+ *
+ *     norm_before_residual   x = hidden_norm(h_i)
+ *     norm_before_fc         the three rows together pass input_norm before fc;  fc_norm: each of them passes its own norm
+ *     norm_output            after the target's rows, h_i is norm(y) of the row before
  *
  * Attention is grouped-query attention (ops/gqa.h). RoPE rotates the pairs (j, j + D/2) at position i. Weights are used
  * as they are stored, and activations are f32. The precision of the session changes neither. The sources are Li et al.

@@ -40,11 +40,11 @@ static int64_t expect_drafts(const char *model, const char *method, const char *
 TEST(a_run_that_is_resumed_ends_with_the_same_head)
 {
     write_data("data.jsonl", 12, 7);
-    struct said s = RUN("train", V3, "--part", "eagle3", "--draft-vocab-size", "60", NEW, "--data", run_file("data.jsonl"), "--train-iters", "4", SMALL, "-o",
+    struct said s = RUN("train", V3, "--part", "eagle3", "--draft-vocab-size", "60", "--norm-before-residual", "--fc-norm", "--norm-output", NEW, "--data", run_file("data.jsonl"), "--train-iters", "4", SMALL, "-o",
                         run_file("whole"));
     expect_code(&s, 0);
     forget(&s);
-    s = RUN("train", V3, "--part", "eagle3", "--draft-vocab-size", "60", NEW, "--data", run_file("data.jsonl"), "--train-iters", "2", "--lr-decay-iters", "4", SMALL,
+    s = RUN("train", V3, "--part", "eagle3", "--draft-vocab-size", "60", "--norm-before-residual", "--fc-norm", "--norm-output", NEW, "--data", run_file("data.jsonl"), "--train-iters", "2", "--lr-decay-iters", "4", SMALL,
             "-o", run_file("run"));
     expect_code(&s, 0);
     forget(&s);
