@@ -1,5 +1,6 @@
 #include "tests/support/training.h"
 
+#include "engine/base/hash64.h"
 #include "tests/support/engine_support.h"
 
 static const size_t lengths[TRAINING_SEQUENCES] = {30, 9, 1, 3, 37};
@@ -86,4 +87,17 @@ void training_fails_without_memory(const struct model *m, const struct training_
         trainer_close(t);
         assert_int_equal(counted->alive, alive);
     }
+}
+
+uint64_t training_bits(struct trainer *t)
+{
+    uint64_t hash = 0;
+    for (size_t i = 0; i < trainer_count(t); i++) {
+        const struct trained_tensor *x = trainer_tensor(t, i);
+        const float *const all[] = {x->w, x->g, x->m, x->v};
+        for (size_t k = 0; k < COUNT(all); k++)
+            if (all[k])
+                hash = hash64(hash, all[k], training_numbers(x) * sizeof(float));
+    }
+    return hash;
 }

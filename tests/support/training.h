@@ -33,6 +33,8 @@ struct trained_tensor *training_tensor(struct trainer *t, const char *name);
 /* Opens a trainer and computes gradients, while one allocation after the other fails. Each is an error and leaks nothing, and a trainer that was
  * opened can be used after it. counted: that of the model's allocator */
 void training_fails_without_memory(const struct model *m, const struct training_step *s, struct counted *counted);
+/* A hash of all gradients, weights and moments. */
+uint64_t training_bits(struct trainer *t);
 static inline size_t training_numbers(const struct trained_tensor *x) { return x->rows * x->cols; }
 
 #endif
