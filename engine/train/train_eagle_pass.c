@@ -11,7 +11,6 @@
 #include "ops/backward/linear.h"
 #include "ops/backward/mlp.h"
 #include "ops/backward/rope.h"
-#include "ops/backward/smooth_l1.h"
 #include "ops/embed.h"
 #include "ops/linear.h"
 #include "ops/rmsnorm.h"
@@ -189,19 +188,6 @@ void train_eagle_where(const struct trainer *t, char *where, size_t size)
 
 /* ---- losses ---- */
 
-/* Adds the distances of y from the target's rows to *sum, and their gradients to dy (NULL: not). */
-static void features(struct trainer *t, int k, float *dy, double *sum, float weight)
-{
-    const struct eagle_depth *x = &t->eagle->depth[k];
-    size_t d = t->eagle->d;
-    for (size_t q = 0; q < t->sequences && t->loss.terms.features != 0; q++) {
-        size_t first = x->first[q], S = train_rows_of(x->first, q);
-        if (S)
-            op_smooth_l1(&t->cx, sum, dy ? dy + first * d : NULL, x->y + first * d, t->hidden + (t->rows.first[q] + (size_t)k + 1) * d, x->labels + first,
-                         weight, S, d);
-    }
-}
-
 /* Sequence by sequence, because the target's rows are. */
 void train_eagle_losses(struct trainer *t, struct train_sums *sums, int backward)
 {
@@ -216,7 +202,7 @@ void train_eagle_losses(struct trainer *t, struct train_sums *sums, int backward
             train_predict(t, &p, train_is_soft(t));
         }
     for (int k = 0; k < t->o.depths; k++)
-        features(t, k, NULL, &sums->features[k], 0);
+        train_features(t, k, e->depth[k].first, e->depth[k].labels, e->depth[k].y, NULL, &sums->features[k], 0);
 }
 
 /* ---- backward ---- */
@@ -336,7 +322,7 @@ static void depth_back(struct trainer *t, int k, const struct train_sums *sums)
     float *dhanded = e->norms.norm_output ? x->dg : e->dy;
     for (size_t q = 0; q < t->sequences && k + 1 < t->o.depths && !t->loss.detached; q++)
         op_add(&t->cx, dhanded + x->first[q] * d, e->dtaken + next->first[q] * d, train_rows_of(next->first, q) * d);
-    features(t, k, e->dy, &known, sums->feature_weight[k]);
+    train_features(t, k, x->first, x->labels, x->y, e->dy, &known, sums->feature_weight[k]);
     if (e->version == 3)
         back_norm(t, e->dy, x->dg, d, x->y, &e->norm, S);
     else

@@ -133,15 +133,14 @@ static void predict_sequences(struct trainer *t, int k, size_t from, size_t to, 
     sums->main = main.data;
 }
 
-void train_features(struct trainer *t, int k, float *dhanded, double *sum, float weight)
+void train_features(struct trainer *t, int k, const size_t *first, const int32_t *labels, const float *handed, float *dhanded, double *sum, float weight)
 {
-    const struct train_rows *rows = &t->depth[k].rows;
     size_t d = t->c->dims.d;
     for (size_t q = 0; q < t->sequences && t->loss.terms.features != 0; q++) {
-        size_t first = rows->first[q], S = train_rows_of(rows->first, q);
+        size_t at = first[q], S = train_rows_of(first, q);
         if (S)
-            op_smooth_l1(&t->cx, sum, dhanded ? dhanded + first * d : NULL, train_handed(t, k) + first * d,
-                         train_handed(t, -1) + (t->rows.first[q] + (size_t)(k + 1)) * d, rows->labels + first, weight, S, d);
+            op_smooth_l1(&t->cx, sum, dhanded ? dhanded + at * d : NULL, handed + at * d, train_handed(t, -1) + (t->rows.first[q] + (size_t)(k + 1)) * d,
+                         labels + at, weight, S, d);
     }
 }
 
@@ -155,5 +154,5 @@ void train_heads(struct trainer *t, struct train_sums *sums, int backward)
         for (int k = t->layers ? -1 : 0; k < t->o.depths; k++)
             predict_sequences(t, k, q, q + n, sums, backward);
     for (int k = 0; k < t->o.depths; k++)
-        train_features(t, k, NULL, &sums->features[k], 0);
+        train_features(t, k, t->depth[k].rows.first, t->depth[k].rows.labels, train_handed(t, k), NULL, &sums->features[k], 0);
 }

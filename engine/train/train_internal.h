@@ -239,8 +239,9 @@ static inline int train_is_aligned(const struct trainer *t) { return !t->eagle &
 static inline int train_is_soft(const struct trainer *t) { return t->loss.terms.soft != 0 || t->loss.terms.top != 0; }
 /* Whether they learn from its logits or its hidden states. */
 static inline int train_learns_from_target(const struct trainer *t) { return train_is_soft(t) || t->loss.terms.features != 0; }
-/* Adds the distances of what depth k hands on from the target's hidden states to *sum, and their gradients to dhanded [S, d] (NULL: not). */
-void train_features(struct trainer *t, int k, float *dhanded, double *sum, float weight);
+/* Adds the distances of what depth k hands on from the target's hidden states to *sum, and their gradients to dhanded [S, d] (NULL: not). first and
+ * labels are those of its rows. */
+void train_features(struct trainer *t, int k, const size_t *first, const int32_t *labels, const float *handed, float *dhanded, double *sum, float weight);
 
 /* ---- train_pass.c ---- */
 

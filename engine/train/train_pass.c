@@ -124,7 +124,7 @@ static void depth_back(struct trainer *t, int k, const struct train_sums *sums)
     memset(y->dx, 0, S * d * sizeof *y->dx);
     if (k + 1 < t->o.depths && !t->loss.detached)
         give_back(t, dhanded, k + 1);
-    train_features(t, k, dhanded, &known, sums->feature_weight[k]);
+    train_features(t, k, x->rows.first, x->rows.labels, train_handed(t, k), dhanded, &known, sums->feature_weight[k]);
     train_back_norm(t, y->dx, x->dg, d, x->y, d, &w->norm, S, eps);
     train_layer_count(&w->layer, &x->kept, t->c->dims.chosen, S);
     train_layer_back(t, &w->layer, &x->rows, &x->kept, y->dx);
