@@ -214,7 +214,7 @@ size_t mtp_padding(const struct mtp_state *s, size_t n)
  * which was computed when it was known, is put aside; the row of zeros gets a slot that it leaves again, and the other comes back. */
 static void put_aside(struct mtp_state *s, size_t row)
 {
-    if (!s->never || s->aside || !row) /* row 0 goes with FIRST_ROW's, which is computed again */
+    if (!s->never || s->aside || (!row && s->net->rows_before)) /* row 0 goes with FIRST_ROW's, which is computed again */
         return;
     s->aside = 1 + kvcache_put_aside(&s->depths[0].cache);
 }

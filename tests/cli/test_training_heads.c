@@ -119,12 +119,15 @@ TEST(new_heads_begin_as_copies_of_the_last_layer)
     expect_run(RUN(HEADS(TALE), "--train-iters", "0", "-o", run_file("a")));
     assert_int_equal(vb_tensors_open(&head, run_file("a/head"), NULL, &err), 0);
     assert_int_equal(vb_tensors_open(&model, TALE, NULL, &err), 0);
+    json_t *config = json_load_file(TALE "/config.json", 0, NULL);
     for (int k = 0; k < 3; k++) {
-        char name[100];
+        char name[100], last[100];
         snprintf(name, sizeof name, "extra_heads.%d.self_attn.kv_b_proj.weight", k);
-        assert_true(vb_tensors_find(head, name, &x) && vb_tensors_find(model, "model.layers.4.self_attn.kv_b_proj.weight", &y));
+        snprintf(last, sizeof last, "model.layers.%d.self_attn.kv_b_proj.weight", (int)integer(config, "num_hidden_layers") - 1);
+        assert_true(vb_tensors_find(head, name, &x) && vb_tensors_find(model, last, &y));
         assert_true(x.bytes == y.bytes && !memcmp(x.data, y.data, x.bytes));
     }
+    json_decref(config);
     vb_tensors_close(head);
     vb_tensors_close(model);
 }

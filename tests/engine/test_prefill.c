@@ -228,12 +228,15 @@ TEST(a_modules_rows_of_a_prompt_are_onednns)
     static struct record r;
     need_onednn(ONEDNN_BF16, "which rows are oneDNN's, which is seen by their rounding to BF16");
     vb_model *m = open_model(TALE);
+    char input[64], output[64];
+    snprintf(input, sizeof input, "model.layers.%d.eh_proj.input", m->config.num_hidden_layers);
+    snprintf(output, sizeof output, "model.layers.%d.eh_proj.output", m->config.num_hidden_layers);
     random_tokens(m, 2, text, PROMPT);
     for (size_t method = 0; method < COUNT(methods); method++) {
         vb_session_options o = onednn_options(PROMPT + 20);
         struct whose *k = watch(m, &o);
-        k->input = "model.layers.5.eh_proj.input";
-        k->output = "model.layers.5.eh_proj.output";
+        k->input = input;
+        k->output = output;
         k->w = &m->mtp[0].eh_proj;
         o.drafting.method = methods[method];
         o.drafting.tokens = 1;

@@ -419,6 +419,28 @@ TEST(every_allocation_that_fails_is_told_and_nothing_is_lost)
     assert_int_equal(c.alive, 0);
 }
 
+/* The same tokens give the same file, whoever computed them: any thread count, instruction set, chunk. */
+TEST(a_file_does_not_depend_on_who_wrote_it)
+{
+    char *first = NULL, *written;
+    size_t size, written_size;
+    for (size_t i = 0; isas_here()[i]; i++)
+        for (int32_t threads = 1; threads < 4; threads++) {
+            vb_session_options o = {.context = 60, .exact_threads = 1, .threads = threads, .isa = isas_here()[i], .prefill_chunk = 40 / threads,
+                                    .drafting.method = "mtp-eagle", .drafting.tokens = 2};
+            save_some(model, &o, 30, 6);
+            OK(vb_read_file(NULL, file, &written, &written_size, &err));
+            if (!first) {
+                first = written, size = written_size;
+                continue;
+            }
+            assert_int_equal(size, written_size);
+            assert_memory_equal(first, written, size);
+            vb_free(NULL, written);
+        }
+    vb_free(NULL, first);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -431,6 +453,7 @@ int main(void)
         cmocka_unit_test(a_context_that_changes_rope_is_refused),
         cmocka_unit_test(a_file_is_there_when_it_is_whole_and_replaces_nothing_unasked),
         cmocka_unit_test(a_file_tells_what_it_is),
+        cmocka_unit_test(a_file_does_not_depend_on_who_wrote_it),
         cmocka_unit_test(the_golden_file_is_read_and_goes_on_as_it_did),
         cmocka_unit_test(every_allocation_that_fails_is_told_and_nothing_is_lost),
     };

@@ -183,6 +183,26 @@ TEST(drafts_after_a_load_with_hidden_rows_are_those_that_would_have_followed)
     assert_true(drafts > 2000);
 }
 
+/* Of a prompt of one token, whose only hidden state is missing for the first draft. */
+TEST(the_row_of_a_missing_hidden_state_is_the_same_after_a_load)
+{
+    static struct record first, saved, loaded;
+    vb_model *m = open_under("golden/tale", "missing-hidden=zeros");
+    for (int32_t token = 300; token < 340; token++) {
+        vb_session_options o = {.context = 40, .threads = 1, .drafting.method = "eagle-reroll", .drafting.tokens = 3};
+        vb_session *s = open_session(m, &o, &token, 1);
+        generate(s, 1, &first);
+        save(s, 0);
+        vb_session *t = load(m, &o);
+        generate(s, 20, &saved);
+        generate(t, 20, &loaded);
+        check_same_drafts("a prompt of one token", &saved, &loaded);
+        vb_session_close(s);
+        vb_session_close(t);
+    }
+    vb_model_close(m);
+}
+
 /* Trees of drafts, and published heads: K = 3, the same with and without hidden states for the output, and with them for the drafts. */
 TEST(trees_and_heads_go_on_too)
 {
@@ -492,36 +512,6 @@ TEST(many_hand_overs_are_as_good_as_none)
     }
 }
 
-/* The same tokens give the same file, whoever computed them: any thread count, instruction set, chunk. */
-TEST(a_file_does_not_depend_on_who_wrote_it)
-{
-    vb_model *m = open_model("golden/tiny/v3-mtp3");
-    char *first = NULL, *other;
-    size_t size, other_size;
-    int32_t prompt[30];
-    random_tokens(m, 3, prompt, 30);
-    for (size_t i = 0; isas_here()[i]; i++)
-        for (int32_t threads = 1; threads < 4; threads++) {
-            static struct record r;
-            vb_session_options o = {.context = 60, .exact_threads = 1, .threads = threads, .isa = isas_here()[i], .prefill_chunk = 40 / threads,
-                                    .drafting.method = "mtp-eagle", .drafting.tokens = 2};
-            vb_session *s = open_session(m, &o, prompt, 30);
-            generate(s, 6, &r);
-            save(s, 0);
-            vb_session_close(s);
-            OK(vb_read_file(NULL, file, &other, &other_size, &err));
-            if (!first) {
-                first = other, size = other_size;
-                continue;
-            }
-            assert_int_equal(size, other_size);
-            assert_memory_equal(first, other, size);
-            vb_free(NULL, other);
-        }
-    vb_free(NULL, first);
-    vb_model_close(m);
-}
-
 /* ---- oneDNN ---- */
 
 TEST(a_prompt_by_onednn_is_handed_over_when_it_is_done)
@@ -567,6 +557,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(output_after_a_load_is_what_would_have_followed),
         cmocka_unit_test(drafts_after_a_load_with_hidden_rows_are_those_that_would_have_followed),
+        cmocka_unit_test(the_row_of_a_missing_hidden_state_is_the_same_after_a_load),
         cmocka_unit_test(trees_and_heads_go_on_too),
         cmocka_unit_test(a_smaller_K_drafts_from_what_a_larger_one_has_saved),
         cmocka_unit_test(methods_that_need_the_tokens_alone_lose_nothing),
@@ -575,7 +566,6 @@ int main(void)
         cmocka_unit_test(without_hidden_rows_the_first_draft_takes_zeros_and_a_dummy_slot),
         cmocka_unit_test(after_a_prompt_alone_drafts_are_the_same_without_hidden_rows),
         cmocka_unit_test(many_hand_overs_are_as_good_as_none),
-        cmocka_unit_test(a_file_does_not_depend_on_who_wrote_it),
         cmocka_unit_test(a_prompt_by_onednn_is_handed_over_when_it_is_done),
     };
     return cmocka_run_group_tests(tests, make_place, remove_place);
