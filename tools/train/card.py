@@ -26,6 +26,7 @@ def main():
     p.add_argument("--model", required=True)
     p.add_argument("--measured", required=True)
     p.add_argument("--chunks", type=int, default=12, help="as train.py --eval-sequences")
+    p.add_argument("--by-heart", action="store_true", help="the last runs read some tales so often that the model recites them")
     p.add_argument("--verbatim", default=os.path.join(here, "../../build/verbatim"))
     a = p.parse_args()
     path = lambda name: os.path.join(a.model, name)
@@ -44,9 +45,9 @@ def main():
     last, tokens = curves[-1], int(curves[-1]["tokens"]) / 1e6
     dense, chunks = "first layer" if c["first_k_dense_replace"] == 1 else f"first {c['first_k_dense_replace']} layers", a.chunks
     runs = len({r.get("run", "1") for r in curves})
-    again = "" if runs == 1 else (" The last two runs read single short tales\nmany times over: the model learns them partly by heart, and the"
-                                  " held-out loss rises.")
-    by_heart = "S" if runs == 1 else "It knows the beginnings of some of\nGrimm's tales by heart and recites them, as above; elsewhere s"
+    again = "" if not a.by_heart else (" The last two runs read single short tales\nmany times over: the model learns them partly by heart, and the"
+                                       " held-out loss rises.")
+    by_heart = "S" if not a.by_heart else "It knows the beginnings of some of\nGrimm's tales by heart and recites them, as above; elsewhere s"
     keep = sorted({0, len(curves) - 1} | {len(curves) * i // 6 for i in range(6)})
     facts = [("vocabulary, hidden, layers", f"{c['vocab_size']}, {c['hidden_size']}, {c['num_hidden_layers']} "
               f"({c['first_k_dense_replace']} dense of {c['intermediate_size']}, the others MoE)"),
@@ -58,7 +59,7 @@ def main():
               f"{os.path.getsize(path('model.safetensors')) / 1e6:.1f} MB"),
              ("MTP", f"{c['num_nextn_predict_layers']} modules, which use the main model's embed_tokens and head: the file does not repeat them"),
              ("training", f"{tokens:.1f} million tokens, {float(last['minutes']):.0f} minutes on two cores shared with other work, "
-              f"{last['step']} rounds of 2 x 4096 tokens; {('one run', 'two runs', 'three runs', 'four runs')[runs - 1]} (tools/train/README.md)"),
+              f"{last['step']} rounds of 2 x 4096 tokens; {'one run' if runs == 1 else f'{runs} runs'} (tools/train/README.md)"),
              *(("held-out tales", f"{m['bits_per_byte']:.3f} bits per byte, in windows of {m['context']} tokens") for m in heldout)]
     faster = "" if not speeds else f"""`tools/train/speed.py`: decoding with one thread, beside plain decoding in the same minutes, temperature 0.
 
