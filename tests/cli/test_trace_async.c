@@ -7,6 +7,10 @@
 
 #include <cmocka.h>
 
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "tests/support/traces.h"
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
@@ -123,16 +127,57 @@ TEST(the_context_may_end_the_sequence)
     json_decref(lines);
 }
 
+/* The first token from place `from` on that does not occur before. */
+static json_int_t new_token(const json_t *tokens, size_t from)
+{
+    for (size_t i = from;; i++) {
+        json_int_t token = json_integer_value(json_array_get(tokens, i));
+        size_t j = 0;
+        assert_true(i < json_array_size(tokens));
+        while (json_integer_value(json_array_get(tokens, j)) != token)
+            j++;
+        if (j == i)
+            return token;
+    }
+}
+
+/* golden/tiny/v3 in a directory of its own, with that end token. */
+static void make_model_that_ends(const char *dir, json_int_t end)
+{
+    char path[200], *source = realpath("golden/tiny/v3", NULL);
+    assert_non_null(source);
+    assert_int_equal(mkdir(dir, 0700), 0);
+    json_t *config = json_pack("{s:I}", "eos_token_id", end);
+    snprintf(path, sizeof path, "%s/generation_config.json", dir);
+    assert_int_equal(json_dump_file(config, path, 0), 0);
+    json_decref(config);
+    for (int i = 0; i < 2; i++) {
+        char target[4200];
+        snprintf(target, sizeof target, "%s/%s", source, i ? "config.json" : "model.safetensors");
+        snprintf(path, sizeof path, "%s/%s", dir, i ? "config.json" : "model.safetensors");
+        assert_int_equal(symlink(target, path), 0);
+    }
+    free(source);
+}
+
 /* An end token is known one round too late. */
 TEST(an_end_token_leaves_a_plan_in_vain)
 {
-    json_t *j = JSON("generate", "golden/tale", "--prompt", "The end", "--threads", "1", "-n", "500", "--draft", "none");
-    json_t *lines = json_lines(RUN("trace", "golden/tale", "--prompt", "The end", "--threads", "1", "-n", "500", "--draft", "none", "--schedule", "async", "--json"));
+    char dir[64], model[80];
+    json_t *all = JSON("generate", "golden/tiny/v3", "--tokens", "5,6,7", "--ignore-eos", "-n", "200");
+    make_dir(dir);
+    snprintf(model, sizeof model, "%s/model", dir);
+    make_model_that_ends(model, new_token(json_object_get(all, "tokens"), 9));
+    json_t *j = JSON("generate", model, "--tokens", "5,6,7", "--threads", "1", "-n", "200", "--draft", "none");
+    json_t *lines = json_lines(RUN("trace", model, "--tokens", "5,6,7", "--threads", "1", "-n", "200", "--draft", "none", "--schedule", "async", "--json"));
     assert_string_equal(string(last_line(lines), "finish_reason"), "stop");
     assert_string_equal(string(last_line(lines), "fingerprint"), string(j, "fingerprint"));
     assert_non_null(json_object_get(json_object_get(json_array_get(lines, json_array_size(lines) - 2), "async"), "planned_in_vain"));
+    json_decref(all);
     json_decref(j);
     json_decref(lines);
+    remove_dir(model);
+    remove_dir(dir);
 }
 
 /* A session that was saved after decoding begins with a round that verifies drafts. */

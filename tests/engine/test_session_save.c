@@ -285,11 +285,12 @@ TEST(methods_that_need_the_tokens_alone_lose_nothing)
     for (size_t i = 10; i < 40; i++) /* something for ngram to find */
         prompt[i] = prompt[i - 10];
     for (size_t i = 0; i < COUNT(kinds); i++) {
-        vb_session_options o = {.context = 90, .threads = 1, .drafting.method = kinds[i], .drafting.tokens = 3, .drafting.callback = speak,
+        vb_session_options o = {.context = 110, .threads = 1, .drafting.method = kinds[i], .drafting.tokens = 3, .drafting.callback = speak,
                                 .drafting.context = &V, .drafting.model = i == 2 ? same : NULL, .prefill_chunk = 13};
         vb_session_info info;
         vb_session *s = open_session(m, &o, prompt, 40);
         generate(s, 15, &before);
+        OK(vb_append(s, prompt, 20, &err)); /* which ngram has seen */
         save(s, 0);
         OK(vb_session_info_read(&info, file, 1, NULL, &err));
         assert_int_equal(info.drafter_bytes, 0);
