@@ -9,11 +9,14 @@
 #define LAST_FEW 16                /* after so many pieces, the kind of pages is chosen again */
 #define SLOW_SECONDS 2e-3          /* a thread clears a piece that the machine has at hand in 0.1 to 0.5 ms */
 
-void pages_open(struct pages *p, const void *memory, size_t bytes, const vb_allocator *a)
+int pages_open(struct pages *p, const void *memory, size_t bytes, const vb_allocator *a)
 {
     uintptr_t begin = ((uintptr_t)memory + PIECE - 1) / PIECE * PIECE, end = ((uintptr_t)memory + bytes) / PIECE * PIECE;
     *p = (struct pages){.allocator = a, .begin = begin, .count = end > begin ? (end - begin) / PIECE : 0};
-    p->claimed = p->count < FEWEST ? NULL : vb_alloc(a, p->count, 1);
+    if (p->count < FEWEST)
+        return VB_OK;
+    p->claimed = vb_alloc(a, p->count, 1);
+    return p->claimed ? VB_OK : VB_NO_MEMORY;
 }
 
 /* Notes whether a request was slow, and after every LAST_FEW requests chooses the kind of pages for the next ones. */

@@ -21,9 +21,9 @@ struct pages {
     unsigned asked, slow;   /* the number of pieces whose pages were requested, and how many of the last few were slow */
 };
 
-/* Begins with `bytes` bytes of memory that nobody has written. If there is no memory for the list of pieces, or if `bytes`
- * are only a few megabytes, the other two functions do nothing. */
-void pages_open(struct pages *p, const void *memory, size_t bytes, const vb_allocator *a);
+/* Begins with `bytes` bytes of memory that nobody has written. Returns VB_NO_MEMORY if there is no memory for the list of
+ * pieces. If `bytes` are only a few megabytes, there is no list, and the other two functions do nothing. */
+int pages_open(struct pages *p, const void *memory, size_t bytes, const vb_allocator *a);
 /* Gives pages to all pieces that overlap [from, from + bytes), unless a thread has asked for them already. Threads may
  * call this at the same time, and may write the memory at any time. No byte changes. */
 void pages_want(struct pages *p, const void *from, size_t bytes);

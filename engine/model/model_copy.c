@@ -531,7 +531,6 @@ static size_t lay_out(struct making *m, double *cost)
 static int make_all(struct making *m, size_t tasks, double cost)
 {
     struct model *model = m->b->m;
-    pages_open(&m->pages, m->all, model->copied_bytes, model->allocator);
     op_parallel(&m->cx, tasks, cost, make_task, m);
     pages_close(&m->pages);
     for (size_t i = 0; i < model->num_copies; i++) { /* a file of copies contains the bytes between them, too */
@@ -551,7 +550,7 @@ static int make_in_memory(struct making *m, size_t tasks, double cost)
     int rc;
     model->copied = m->all = model_alloc_unset(m->b, model->copied_bytes);
     m->scratch = m->all ? vb_alloc(model->allocator, (size_t)m->cx.threads, m->room) : NULL;
-    if (m->scratch)
+    if (m->scratch && !pages_open(&m->pages, m->all, model->copied_bytes, model->allocator))
         rc = make_all(m, tasks, cost);
     else
         rc = vb_fail(m->b->err, VB_NO_MEMORY, "%s: no memory for copies of its matrices, %zu bytes",

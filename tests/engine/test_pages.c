@@ -46,7 +46,7 @@ TEST(pages_come_where_they_are_wanted_and_nowhere_else)
 {
     unsigned char *memory = new_memory();
     struct pages p;
-    pages_open(&p, memory, SIZE, NULL);
+    assert_int_equal(pages_open(&p, memory, SIZE, NULL), VB_OK);
     assert_non_null(p.claimed);
     assert_int_equal(present(memory, 0, SIZE), 0);
     pages_want(&p, memory + 8 * MIB, 4 * MIB);
@@ -80,7 +80,7 @@ TEST(threads_may_write_while_pages_come_and_no_byte_changes)
     unsigned char *memory = new_memory();
     struct pages p;
     struct writer w[3];
-    pages_open(&p, memory, SIZE, NULL);
+    assert_int_equal(pages_open(&p, memory, SIZE, NULL), VB_OK);
     for (size_t i = 0; i < 3; i++) {
         w[i] = (struct writer){.p = &p, .memory = memory, .first = i};
         assert_int_equal(pthread_create(&w[i].id, NULL, write_some, &w[i]), 0);
@@ -98,7 +98,7 @@ TEST(slow_requests_change_the_kind_of_pages_and_a_few_do_not)
 {
     unsigned char *memory = new_memory();
     struct pages p;
-    pages_open(&p, memory, SIZE, NULL);
+    assert_int_equal(pages_open(&p, memory, SIZE, NULL), VB_OK);
     for (unsigned round = 0; round < 4 && can_populate(); round++) {
         int before = p.small;
         p.asked = 15;
@@ -115,10 +115,28 @@ TEST(little_memory_is_left_alone)
 {
     unsigned char *memory = new_memory();
     struct pages p;
-    pages_open(&p, memory, 7 * MIB, NULL);
+    assert_int_equal(pages_open(&p, memory, 7 * MIB, NULL), VB_OK);
     pages_want(&p, memory, 7 * MIB);
     assert_int_equal(present(memory, 0, SIZE), 0);
     pages_close(&p);
+    munmap(memory, SIZE);
+}
+
+static void *no_memory(void *context, size_t size)
+{
+    (void)context, (void)size;
+    return NULL;
+}
+
+TEST(no_memory_for_the_list_of_pieces_is_an_error)
+{
+    unsigned char *memory = new_memory();
+    struct pages p;
+    vb_allocator a = {.alloc = no_memory};
+    assert_int_equal(pages_open(&p, memory, SIZE, &a), VB_NO_MEMORY);
+    pages_want(&p, memory, SIZE);
+    pages_close(&p);
+    assert_int_equal(present(memory, 0, SIZE), 0);
     munmap(memory, SIZE);
 }
 
@@ -166,6 +184,7 @@ int main(void)
         cmocka_unit_test(threads_may_write_while_pages_come_and_no_byte_changes),
         cmocka_unit_test(slow_requests_change_the_kind_of_pages_and_a_few_do_not),
         cmocka_unit_test(little_memory_is_left_alone),
+        cmocka_unit_test(no_memory_for_the_list_of_pieces_is_an_error),
         cmocka_unit_test(every_byte_of_a_panel_is_the_one_that_the_layout_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
