@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "tests/support/dumps.h"
+#include "tests/support/wide_checkpoint.h"
 
 #define RANKS 2
 enum part { WHOLE, COLUMNS, TERMS, ROWS };
@@ -198,7 +199,9 @@ TEST(what_cannot_be_gathered_is_refused_with_a_sentence)
 
 /* ---- how many ranks a dump comes from: conventions --against ---- */
 
-#define TALE "golden/tale"
+/* o_proj of wide_checkpoint: 4 heads of 32 numbers, so that four ranks have one head each. */
+#define O_ROWS 512
+#define O_COLS 128
 
 static float to_bf16(double x)
 {
@@ -214,25 +217,25 @@ static float to_bf16(double x)
 static void compute_in_ranks(struct edited *e, const struct golden *model, int layer, size_t ranks, int chain)
 {
     char name[96];
-    size_t numbers, weights, K = 192;
+    size_t numbers, weights;
     snprintf(name, sizeof name, "model.layers.%d.self_attn.o_proj.weight", layer);
     const uint16_t *w = golden_data(model, name, &weights);
     snprintf(name, sizeof name, "model.layers.%d.self_attn.o_proj.input", layer);
     float *x = floats(e, name, &numbers);
     snprintf(name, sizeof name, "model.layers.%d.self_attn.o_proj.output", layer);
-    float *y = floats(e, name, &numbers);
-    assert_int_equal(weights, K * K);
     for (size_t i = 0; i < numbers; i++)
         x[i] = to_bf16((double)x[i]);
+    float *y = floats(e, name, &numbers);
+    assert_int_equal(weights, O_ROWS * O_COLS);
     for (size_t i = 0; i < numbers; i++) {
         double all = 0;
         for (size_t r = 0; r < ranks; r++) {
             double part = 0;
-            for (size_t k = K * r / ranks; k < K * (r + 1) / ranks; k++) {
-                uint32_t bits = (uint32_t)w[i % K * K + k] << 16;
+            for (size_t k = O_COLS * r / ranks; k < O_COLS * (r + 1) / ranks; k++) {
+                uint32_t bits = (uint32_t)w[i % O_ROWS * O_COLS + k] << 16;
                 float weight;
                 memcpy(&weight, &bits, sizeof weight);
-                part += (double)weight * (double)x[i / K * K + k];
+                part += (double)weight * (double)x[i / O_ROWS * O_COLS + k];
             }
             all += ranks > 1 ? (double)to_bf16(part) : part;
             all = chain ? (double)to_bf16(all) : all;
@@ -255,6 +258,7 @@ static json_t *ranks_of(const char *model, const char *dump)
 TEST(the_bits_of_o_proj_tell_how_many_ranks_were_added)
 {
     static const struct { size_t ranks; int chain; const char *value; } cases[] = {{4, 0, "4, once"}, {4, 1, "4, chain"}};
+    char wide[64], path[96];
     json_t *row = ranks_of(TINY "glm", "golden/truth/glm.hf-dump-bfloat16.safetensors"); /* of transformers, which has one rank */
     assert_string_equal(json_string_value(json_object_get(row, "value")), "1");
     assert_true(json_number_value(json_object_get(row, "equal")) > 0.99 && json_number_value(json_object_get(row, "equal_otherwise")) < 0.7);
@@ -264,19 +268,22 @@ TEST(the_bits_of_o_proj_tell_how_many_ranks_were_added)
     assert_true(json_is_null(json_object_get(row, "value")) && json_is_false(json_object_get(row, "told")));
     assert_string_equal(json_string_value(json_object_get(row, "why")), "sums in F32 depend on the order of all their terms");
     json_decref(row);
-    struct golden model = golden_read(TALE "/model.safetensors");
+    wide_checkpoint(wide);
+    snprintf(path, sizeof path, "%s/model.safetensors", wide);
+    struct golden model = golden_read(path);
     for (size_t i = 0; i < COUNT(cases); i++) {
-        DUMP(a, TALE, "--tokens", "5,6,7,8", "--taps", "model.embed_tokens.output,model.layers.[01].self_attn.o_proj.*");
+        DUMP(a, wide, "--tokens", "5,6,7,8", "--taps", "model.embed_tokens.output,model.layers.[01].self_attn.o_proj.*");
         struct edited e = edit(a);
         for (int layer = 0; layer < 2; layer++)
             compute_in_ranks(&e, &model, layer, cases[i].ranks, cases[i].chain);
         save(&e);
-        row = ranks_of(TALE, a);
+        row = ranks_of(wide, a);
         assert_true(json_is_true(json_object_get(row, "told")));
         assert_string_equal(json_string_value(json_object_get(row, "value")), cases[i].value);
         json_decref(row);
     }
     golden_close(&model);
+    remove_dir(wide);
 }
 
 int main(int argc, char **argv)

@@ -99,7 +99,7 @@ TEST(every_allocation_of_a_model_and_a_session_fails_in_turn)
     static const char *const precisions[] = {"f32", "bf16", "q8"}; /* in the others a copy of each matrix that wants one */
     char what[96];
     for (size_t i = 0; i < COUNT(dirs) - !have_tale(); i++)
-        for (int k = 0; k < 5; k++) { /* the first three with a draft method of the model's own each, and a precision */
+        for (int k = 0; k < 5; k += i < 5 ? 1 : 2) { /* the first three with a draft method of the model's own each, and a precision */
             const char *method = methods[k < 3 ? k : k + 2], *precision = precisions[k < 3 ? k : 0];
             snprintf(what, sizeof what, "%s, %s, %s", dirs[i], method, precision);
             fail_each(&(struct opening){what, open_model_and_session, dirs[i], method, k == 2 ? 15 : 2, precision});

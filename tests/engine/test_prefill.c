@@ -312,12 +312,14 @@ static void check_settings(const vb_model *m, const char *name, const int32_t *p
 
 TEST(no_draft_thread_or_instruction_set_reaches_a_bit)
 {
-    static int32_t text[1100];
+    static int32_t text[PREFILL_CHUNK + 60];
     char wide[64];
     need_onednn(ONEDNN_F32, "all of this test");
     widened_copy(wide, TALE); /* in f32 oneDNN's bits depend on the cut of W */
     for (size_t i = 0; i <= (quick ? 0 : COUNT(checkpoints)); i++) {
         const char *dir = i < COUNT(checkpoints) ? checkpoints[i] : wide;
+        if (dir == TALE && onednn_lacks_here(ONEDNN_BF16))
+            continue; /* it would be computed in f32, as `wide` is */
         vb_model *m = open_for_onednn(dir);
         if (!m) {
             printf("skipped: %s: %s\n", dir, onednn_lacks_here(ONEDNN_BF16));
@@ -332,9 +334,7 @@ TEST(no_draft_thread_or_instruction_set_reaches_a_bit)
         check_settings(m, dir, text, 1, 20);
         check_settings(m, dir, text, 4, 20);
         check_settings(m, dir, text, 37, 20);
-        check_settings(m, dir, text, 210, 20);
-        if (i == 3)
-            check_settings(m, dir, text, 1100, 20);
+        check_settings(m, dir, text, i < 3 ? 210 : PREFILL_CHUNK + 60, 20);
         vb_model_close(m);
     }
     remove_dir(wide);
@@ -349,7 +349,7 @@ TEST(a_timeline_that_grows_and_is_cut_has_the_same_bits_with_any_draft)
     need_onednn(ONEDNN_F32, "all of this test");
     vb_model *m = open_for_onednn(TALE);
     random_tokens(m, 4, text, COUNT(text));
-    for (uint64_t seed = 1; seed <= 6; seed++)
+    for (uint64_t seed = 1; seed <= 4; seed++)
         for (size_t method = 0; method <= COUNT(methods); method++) {
             uint64_t random = seed;
             vb_session_options o = onednn_options(2000);
@@ -384,21 +384,20 @@ TEST(a_prompt_that_was_cut_is_as_if_it_had_never_been_longer)
     need_onednn(ONEDNN_F32, "all of this test");
     vb_model *m = open_for_onednn(TALE);
     random_tokens(m, 5, text, COUNT(text));
-    for (size_t i = 0; i < COUNT(cuts); i++)
-        for (size_t method = 0; method < 2; method++) {
-            char what[64];
-            vb_session_options o = onednn_options(1200);
-            run(m, &o, text, cuts[i], 6, &fresh);
-            o.drafting.method = methods[method];
-            o.drafting.tokens = 3;
-            vb_session *s = open_session(m, &o, text, COUNT(text));
-            generate(s, 6, &r);
-            OK(vb_truncate(s, cuts[i], &err));
-            generate(s, 6, &r);
-            snprintf(what, sizeof what, "%s, cut to %zu", methods[method], cuts[i]);
-            check_same(what, &fresh, &r);
-            vb_session_close(s);
-        }
+    for (size_t i = 0; i < COUNT(cuts); i++) {
+        char what[64];
+        vb_session_options o = onednn_options(1200);
+        run(m, &o, text, cuts[i], 6, &fresh);
+        o.drafting.method = methods[i % 2];
+        o.drafting.tokens = 3;
+        vb_session *s = open_session(m, &o, text, COUNT(text));
+        generate(s, 6, &r);
+        OK(vb_truncate(s, cuts[i], &err));
+        generate(s, 6, &r);
+        snprintf(what, sizeof what, "%s, cut to %zu", methods[i % 2], cuts[i]);
+        check_same(what, &fresh, &r);
+        vb_session_close(s);
+    }
     vb_model_close(m);
 }
 

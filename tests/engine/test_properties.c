@@ -198,8 +198,8 @@ static void subject_open(struct subject *s, const char *dir)
     s->name = dir;
     for (size_t c = 0; c < COUNT(caches); c++)
         s->model[c] = open_cached(dir, c == 2 && s->model[0]->config.kv_lora_rank % 32 ? "bf16" : caches[c]);
-    s->tokens = quick ? 24 : all ? 200 : 120;
     int narrow = vb_max_positions(s->model[0]) < 400;
+    s->tokens = quick ? 24 : all ? 200 : narrow ? 120 : 60;
     s->context = (narrow ? 56 : 130) + s->tokens; /* the longest prompt ends with a full context */
     for (size_t p = 0; p < PROMPTS; p++) {
         s->length[p] = narrow ? shorter[p] : lengths[p];
