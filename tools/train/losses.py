@@ -77,14 +77,15 @@ def forward_losses(model, tok, rope, dtype, distill=0.0, drafting=None, self_fed
 
 def repeated(tok, n):
     """tok [B,T] -> bool [B,T]: whether the n tokens that end here stand earlier in the same sequence."""
-    out = torch.zeros(tok.shape, dtype=torch.bool)
-    for b, ids in enumerate(tok.tolist()):
-        seen = set()
+    out = []
+    for ids in tok.tolist():
+        seen, row = set(), [False] * (n - 1)
         for j in range(n - 1, len(ids)):
             gram = tuple(ids[j - n + 1:j + 1])
-            out[b, j] = gram in seen
+            row.append(gram in seen)
             seen.add(gram)
-    return out
+        out.append(row)
+    return torch.tensor(out, device=tok.device)
 
 
 def unlikelihood(model, tok, rope, dtype, n):

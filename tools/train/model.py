@@ -216,7 +216,8 @@ class Model(nn.Module):
     def spread_norms(self, sigma, seed):
         """The weights of model.norm and shared_head.norm times lognormal factors, the head's columns and hnorm divided by them:
         the same logits, and the hidden states before and after a norm are then as different as in large models."""
-        factor = torch.exp(sigma * torch.randn(self.cfg.hidden_size, generator=torch.Generator().manual_seed(seed)))
+        generator = torch.Generator(device="cpu").manual_seed(seed)
+        factor = torch.exp(sigma * torch.randn(self.cfg.hidden_size, generator=generator, device="cpu")).to(self.norm.weight.device)
         factor /= factor.square().mean().sqrt()
         self.norm.weight.mul_(factor)
         self.lm_head.div_(factor)

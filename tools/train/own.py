@@ -21,16 +21,19 @@ def main():
     p.add_argument("--model", required=True)
     p.add_argument("--work", required=True)
     p.add_argument("--sequences", type=int, default=2048)
-    p.add_argument("--rows", type=int, default=256, help="per sequence, as in train.py --lengths")
+    p.add_argument("--rows", type=int, default=256, help="per sequence")
     p.add_argument("--opening", type=int, default=60)
     p.add_argument("--batch", type=int, default=64)
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--threads", type=int, default=1)
+    p.add_argument("--device", default="cpu")
     a = p.parse_args()
     torch.set_num_threads(a.threads)
+    if a.device != "cpu":
+        torch.set_default_device(a.device)
     model = load(a.model)
     length = a.rows + 1 + model.cfg.num_nextn_predict_layers
-    rope, generator, kept = rope_table(model.cfg, length), torch.Generator().manual_seed(a.seed), []
+    rope, generator, kept = rope_table(model.cfg, length), torch.Generator(a.device).manual_seed(a.seed), []
     while len(kept) < a.sequences:
         opened = generate(model, [[BOS_ID]] * a.batch, a.opening, 1.0, generator, rope)
         opened = [ids for ids, _ in opened if len(ids) == 1 + a.opening]

@@ -95,7 +95,7 @@ def evaluate(model, chunks, rope, dtype, batch=16):
     model.eval()
     total = {}
     for lo in range(0, len(chunks), batch):
-        plain = forward_losses(model, chunks[lo:lo + batch], rope, dtype, 0.0, None, (batch, 256))[3]
+        plain = forward_losses(model, chunks[lo:lo + batch].to(rope[0].device), rope, dtype, 0.0, None, (batch, 256))[3]
         for k, v in plain.items():
             total[k] = total.get(k, 0.0) + v.item() * len(chunks[lo:lo + batch]) / len(chunks)
     model.train()
@@ -177,7 +177,9 @@ def arguments():
     p.add_argument("--eval-minutes", type=float, default=5)
     p.add_argument("--eval-sequences", type=int, default=12)
     p.add_argument("--save-minutes", type=float, default=4)
-    p.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    p.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16",
+                   help="float32 is faster on a CPU without instructions for BF16")
+    p.add_argument("--device", default="cpu", help="cuda: on a GPU, with --processes 1 and --batch-tokens 8192")
     p.add_argument("--plain", action="store_true", help="no fused operators (fused.c)")
     p.add_argument("--stop-after", type=int, default=0, help="leave after this many steps (for timing)")
     p.add_argument("--seed", type=int, default=1)
@@ -189,10 +191,12 @@ def main():
     if a.processes > 1 and "RANK" not in os.environ:
         start_processes(a.processes)
     torch.set_num_threads(a.threads)
+    if a.device != "cpu":
+        torch.set_default_device(a.device)
     torch.manual_seed(a.seed)
     path = lambda name: os.path.join(a.work, name)
     dtype = getattr(torch, a.dtype)
-    if not a.plain and a.dtype == "bfloat16":
+    if not a.plain and a.dtype == "bfloat16" and a.device == "cpu":
         ops.use_fused()
     peers = Peers()
 
@@ -202,7 +206,7 @@ def main():
     cfg = read_shape(a.shape, tok.get_vocab_size())
     model = Model(cfg)
     D = cfg.num_nextn_predict_layers
-    opts = optimizers(model, a.lr, a.adam_lr, a.weight_decay)
+    opts = optimizers(model, a.lr, a.adam_lr, a.weight_decay, dtype)
     for o in opts:
         for g in o.param_groups:
             g["base"] = g["lr"]
@@ -215,7 +219,7 @@ def main():
     rope = rope_table(cfg, cfg.max_position_embeddings)
     step, tokens, spent = 0, 0, 0.0
     if os.path.exists(path("checkpoint.pt")):
-        state = torch.load(path("checkpoint.pt"))
+        state = torch.load(path("checkpoint.pt"), map_location="cpu")
         if state["config"] != asdict(cfg):
             raise SystemExit(f"{path('checkpoint.pt')} has another shape than --shape: {state['config']}")
         model.load_state_dict(state["model"])
@@ -307,12 +311,12 @@ def main():
         fed_b = max(1, round(a.self_fed * B)) if a.self_fed and late and drafting else 0
         for micro in range(a.batch_tokens // (B * T)):
             if plan is not None and of_own and not modules_only:
-                loss, share = unlikelihood(model, batch(micro), rope, dtype, a.repeat_length)
+                loss, share = unlikelihood(model, batch(micro).to(a.device), rope, dtype, a.repeat_length)
                 (a.unlikelihood * loss * (B * T / a.batch_tokens)).backward()
                 plain = {"unlikelihood": loss.detach(), "repeated": share}
                 continue
             main_loss, depth, fed, plain = forward_losses(
-                model, batch(micro), rope, dtype, a.distill if late and drafting else 0.0,
+                model, batch(micro).to(a.device), rope, dtype, a.distill if late and drafting else 0.0,
                 0 if not drafting else B if modules_only else max(1, B // 2), (fed_b, T if fed_b else 0))
             loss = main_loss
             if depth:
