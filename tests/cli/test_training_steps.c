@@ -208,6 +208,11 @@ TEST(json_lines_have_the_losses_of_the_steps)
     expect_keys(json_array_get(lines, 1), "step:i tokens:i loss:r main_loss:n mtp_loss_by_depth:a lr:r gradient_norm:r tokens_per_second:r");
     expect_keys(json_array_get(lines, 3), "step:i prompts:i held_out_loss_before:r held_out_loss_after:r worse:b without_drafts:o before:o after:o");
     json_decref(lines);
+    remove_tree(run_file("run"));
+    s = RUN("train", MTP3, "--data", run_file("data.jsonl"), "--train-iters", "1", SMALL, "--eval-prompts", "0", "-o", run_file("run"), "--json");
+    lines = json_lines(s);
+    expect_keys(json_array_get(lines, 2), "step:i prompts:i held_out_loss_before:r held_out_loss_after:r worse:n"); /* nothing was drafted */
+    json_decref(lines);
 }
 
 TEST(losses_that_are_not_finite_are_refused_with_the_step_and_the_layer)

@@ -146,16 +146,17 @@ static int write_result(const struct training *r, const json_t *result)
     return cli_file_end(&c, &file, NULL);
 }
 
-/* Whether the run made things worse, which is said first. A whole model with fewer tokens per forward, but a smaller loss, is not. */
+/* Whether the run made things worse, which is said first; null if it was not measured. A whole model with fewer tokens per forward, but a smaller
+ * loss, is not worse. */
 static void say_worse(const struct training *r, const struct way way[WAYS], json_t *result)
 {
     /* without modules before, drafting is compared with decoding without drafts: one token per forward */
     double first, newest, before = way[BEFORE].model ? per_forward(&way[BEFORE]) : 1, after = per_forward(&way[AFTER]);
     int held = curves_held_out(&r->curves, &first, &newest), whole = is_whole(&r->c->train);
-    int worse = whole ? held && newest > first : way[AFTER].tokens && after < before;
+    int measured = whole ? held : way[AFTER].tokens > 0, worse = measured && (whole ? newest > first : after < before);
     if (held)
         json_object_update_new(result, json_pack("{s:f,s:f}", "held_out_loss_before", first, "held_out_loss_after", newest));
-    json_object_set_new(result, "worse", json_boolean(worse));
+    json_object_set_new(result, "worse", measured ? json_boolean(worse) : json_null());
     if (r->c->json)
         return;
     if (worse && whole)
