@@ -8,30 +8,37 @@
 #define VERBATIM_TRAIN_H
 
 typedef struct vb_trainer_options {
-    /* What changes. NULL or "modules": the MTP modules; the rest of the model stays as it is. "model": every weight */
+    /* What changes. NULL or "modules": the MTP modules. "eagle", "eagle3" or "parallel-heads": a draft head, or heads. The model itself stays as
+     * it is then. "model": every weight */
     const char *part;
-    /* NULL or "megatron", or another name in docs/TRAINING.md */
+    /* A name in docs/TRAINING.md. NULL: "eagle" and "eagle3" for these parts, "sum" with "parallel-heads", else "megatron" */
     const char *loss;
     double loss_factor;  /* the factor of the loss, for "megatron" mtp_loss_scaling_factor; 0: the published one */
     double soft_targets; /* from 0 to 1: this share of a module's loss is that with the model's own distribution. Only with losses that have
                             no weights of their own for it */
     int32_t depths;      /* D: depth k drafts the token k+2 places after a row. 0: as many as the checkpoint has MTP modules; if it has none,
-                            1 with "modules", none with "model". -1, only with "model": none; the modules do not change */
+                            1 with "modules", none with "model". -1, only with "model": none; the modules do not change. Of an EAGLE head,
+                            0 is 3 with the losses "eagle3" and "hass", else 1; of parallel heads, their number in `head`, or 3 new ones */
     int32_t modules;     /* how many MTP modules the trained model has; depth k uses module k mod `modules`. 0: as many as the checkpoint; if it
                             has none, `depths`, or 1 if the loss runs one module at every depth. If there are more than the checkpoint has,
                             the others begin with random weights */
-    int new_weights;     /* nonzero: all modules, or with "model" all weights, begin with random numbers */
+    int new_weights;     /* nonzero: all modules, or with "model" all weights, begin with random numbers. New EAGLE heads always do; new parallel
+                            heads begin as copies of the model's last layer if it is 0 */
     const char *ends;    /* the embedding and the output head of the modules. NULL or "stored": their own if the checkpoint has some, else those
                             of the model. "shared": those of the model. "own": their own, which begin as stored or as copies */
     uint64_t seed;       /* of random weights */
     double beta1, beta2, eps; /* of AdamW; 0: 0.9, 0.999 and 1e-8. A beta of -1: 0 */
     double weight_decay; /* of matrices; vectors have none. 0: 0.01. -1: none */
     double clip_norm;    /* gradients are scaled down to this norm. 0: 1. -1: never */
-    double bias_update_rate; /* of e_score_correction_bias; 0: 0.001 with "model". -1: it does not change. It never changes with "modules" */
+    double bias_update_rate; /* of e_score_correction_bias; 0: 0.001 with "model". -1: it does not change. It never changes with other parts */
     size_t micro_tokens; /* how many tokens are computed together, which decides how much memory a step needs; 0: 2048. A longer sequence is
                             computed alone */
     int32_t threads;     /* at most so many; 0: the number of processors in the affinity mask */
     const char *isa;     /* NULL or "best", or the name of an instruction set (vb_isa) */
+    const char *head;    /* a folder with the head or heads to begin with. NULL: new ones, with the sizes that `verbatim train` gives them. Only with
+                            "eagle", "eagle3" and "parallel-heads" */
+    const int32_t *draft_tokens; /* [draft_vocab_size]: the tokens that a new EAGLE-3 head knows, ascending. They are copied. NULL: all tokens */
+    size_t draft_vocab_size;
 } vb_trainer_options;
 
 typedef struct trainer vb_trainer;
@@ -55,8 +62,8 @@ typedef struct vb_train_sequence {
 /* Means in nats over the rows of all sequences together; 0 if there are no such rows. */
 typedef struct vb_train_losses {
     double total;                       /* what is minimised: main and by_depth, with the weights of the loss */
-    double main;                        /* of the next token; 0 with "modules" */
-    double by_depth[VB_MAX_DRAFT];      /* [k]: of MTP depth k, for k < depths */
+    double main;                        /* of the next token; 0 unless the part is "model" */
+    double by_depth[VB_MAX_DRAFT];      /* [k]: of MTP depth k, of parallel head k, or of pass k of an EAGLE head, for k < depths */
     int32_t depths;
     int64_t rows;                       /* how many rows `main` is a mean of */
     int64_t depth_rows[VB_MAX_DRAFT];   /* how many rows by_depth[k] is a mean of */

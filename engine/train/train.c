@@ -24,9 +24,15 @@ static int wrong_word(const char *field, const char *const *list, const char *wo
 /* 0: the default; -1: 0 */
 static double number(double given, double otherwise) { return given == 0 ? otherwise : given == -1 ? 0 : given; }
 
+/* By enum trained_part */
+static const char *const parts[] = {"modules", "model", "eagle", "eagle3", "parallel-heads", NULL};
+static const char *const usual_loss[] = {"megatron", "megatron", "eagle", "eagle3", "sum"};
+
+static int trains_head(int part) { return part == TRAIN_EAGLE || part == TRAIN_EAGLE3 || part == TRAIN_HEADS; }
+
 static int loss_of(struct loss *out, const vb_trainer_options *o, int depths, vb_error *err)
 {
-    int rc = loss_named(out, o->loss ? o->loss : "megatron", depths, o->loss_factor == 0 ? -1 : o->loss_factor, err);
+    int rc = loss_named(out, o->loss, depths, o->loss_factor == 0 ? -1 : o->loss_factor, err);
     if (rc || o->soft_targets == 0)
         return rc;
     if (!(o->soft_targets > 0 && o->soft_targets <= 1))
@@ -38,32 +44,99 @@ static int loss_of(struct loss *out, const vb_trainer_options *o, int depths, vb
     return VB_OK;
 }
 
+/* Wants that no option belongs to another part. */
+static int check_part(const vb_trainer_options *o, int part, vb_error *err)
+{
+    const char *name = parts[part];
+    if (o->head && !trains_head(part))
+        return vb_fail(err, VB_BAD_ARGUMENT, "head is %s, and part %s trains no head", o->head, name);
+    if (o->head && o->new_weights)
+        return vb_fail(err, VB_BAD_ARGUMENT, "head is %s, and new_weights asks for a new one", o->head);
+    if ((o->draft_tokens || o->draft_vocab_size) && (part != TRAIN_EAGLE3 || o->head))
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft_tokens are for a new EAGLE-3 head, and part %s trains %s", name, o->head ? o->head : "none");
+    if (!o->draft_tokens != !o->draft_vocab_size)
+        return vb_fail(err, VB_BAD_ARGUMENT, "draft_vocab_size is %zu, and draft_tokens are %s", o->draft_vocab_size, o->draft_tokens ? "given" : "not given");
+    if (trains_head(part) && (o->modules || o->ends))
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s is for MTP modules, and part %s trains none", o->modules ? "modules" : "ends", name);
+    return VB_OK;
+}
+
+/* Parallel heads: those in `head`, which become *opened, or new ones. */
+static int heads_of(struct trained_heads *out, struct model **opened, const vb_trainer_options *o, const vb_model *model, vb_error *err)
+{
+    int trunk_layers;
+    *out = (struct trained_heads){.copied = !o->new_weights};
+    if (!o->head)
+        return VB_OK;
+    int rc = model_open_heads(opened, &trunk_layers, o->head, model, err);
+    if (!rc)
+        *out = (struct trained_heads){.stored = *opened, .after_last = trunk_layers == model->config.num_hidden_layers};
+    return rc;
+}
+
+/* How many depths there are if the options do not say. */
+static int usual_depths(int part, const char *loss, const vb_model *model, const struct model *heads)
+{
+    switch (part) {
+    case TRAIN_EAGLE:
+    case TRAIN_EAGLE3:
+        return !strcmp(loss, "eagle3") || !strcmp(loss, "hass") ? 3 : 1;
+    case TRAIN_HEADS:
+        return heads ? heads->num_mtp : 3;
+    default:
+        return model->num_mtp ? model->num_mtp : part == TRAIN_MODULES;
+    }
+}
+
+static int open_part(vb_trainer **out, const vb_model *model, vb_trainer_options *o, int part, int end, struct model **opened, vb_error *err)
+{
+    int stored = model->num_mtp, whole = part == TRAIN_MODEL, rc = VB_OK;
+    struct trainer_eagle eagle = {.dir = o->head, .tokens = o->draft_tokens, .vocab_size = o->draft_vocab_size};
+    struct trained_heads heads;
+    struct loss loss;
+    o->loss = o->loss ? o->loss : usual_loss[part];
+    if ((rc = check_part(o, part, err)) || (part == TRAIN_HEADS && (rc = heads_of(&heads, opened, o, model, err))))
+        return rc;
+    int depths = o->depths == -1 && whole ? 0 : o->depths ? o->depths : usual_depths(part, o->loss, model, *opened);
+    if ((rc = loss_of(&loss, o, depths, err)))
+        return rc;
+    struct trainer_options inner = {
+        .part = (enum trained_part)part, .ends = (enum module_ends)end, .depths = depths, .seed = o->seed, .loss = &loss,
+        .heads = part == TRAIN_HEADS ? &heads : NULL, .eagle = &eagle,
+        .modules = !depths || trains_head(part) ? 0 : o->modules ? o->modules : stored ? stored : loss.chain == CHAIN_MODULES ? depths : 1,
+        .new_modules = o->new_weights && part == TRAIN_MODULES, .new_model = o->new_weights && whole,
+        .adamw = {.beta1 = number(o->beta1, 0.9), .beta2 = number(o->beta2, 0.999), .eps = o->eps == 0 ? 1e-8 : o->eps, .weight_decay = number(o->weight_decay, 0.01)},
+        .max_norm = number(o->clip_norm, 1), .bias_update_speed = whole ? number(o->bias_update_rate, 0.001) : 0,
+        .micro_tokens = o->micro_tokens, .threads = o->threads, .isa = o->isa};
+    rc = trainer_open(out, model, &inner, err);
+    if (!rc)
+        (*out)->opened_heads = *opened;
+    return rc;
+}
+
 int vb_trainer_open(vb_trainer **out, const vb_model *model, const vb_trainer_options *options, vb_error *err)
 {
-    static const char *const parts[] = {"modules", "model", NULL}, *const ends[] = {"stored", "shared", "own", NULL};
+    static const char *const ends[] = {"stored", "shared", "own", NULL};
     vb_trainer_options o = options ? *options : (vb_trainer_options){0};
-    int part = word_in(parts, o.part), end = word_in(ends, o.ends), stored = model->num_mtp, whole = part == TRAIN_MODEL;
-    struct loss loss;
+    int part = word_in(parts, o.part), end = word_in(ends, o.ends);
+    struct model *opened = NULL;
     *out = NULL;
     if (part < 0)
         return wrong_word("part", parts, o.part, err);
     if (end < 0)
         return wrong_word("ends", ends, o.ends, err);
-    int depths = o.depths == -1 && whole ? 0 : o.depths ? o.depths : stored ? stored : !whole;
-    int rc = loss_of(&loss, &o, depths, err);
+    int rc = open_part(out, model, &o, part, end, &opened, err);
     if (rc)
-        return rc;
-    struct trainer_options inner = {
-        .part = (enum trained_part)part, .ends = (enum module_ends)end, .depths = depths, .seed = o.seed, .loss = &loss,
-        .modules = !depths ? 0 : o.modules ? o.modules : stored ? stored : loss.chain == CHAIN_MODULES ? depths : 1,
-        .new_modules = o.new_weights && !whole, .new_model = o.new_weights && whole,
-        .adamw = {.beta1 = number(o.beta1, 0.9), .beta2 = number(o.beta2, 0.999), .eps = o.eps == 0 ? 1e-8 : o.eps, .weight_decay = number(o.weight_decay, 0.01)},
-        .max_norm = number(o.clip_norm, 1), .bias_update_speed = whole ? number(o.bias_update_rate, 0.001) : 0,
-        .micro_tokens = o.micro_tokens, .threads = o.threads, .isa = o.isa};
-    return trainer_open(out, model, &inner, err);
+        model_close(opened);
+    return rc;
 }
 
-void vb_trainer_close(vb_trainer *t) { trainer_close(t); }
+void vb_trainer_close(vb_trainer *t)
+{
+    struct model *heads = t ? t->opened_heads : NULL;
+    trainer_close(t);
+    model_close(heads);
+}
 
 typedef int step_function(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err);
 

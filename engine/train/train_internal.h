@@ -112,6 +112,7 @@ struct trainer {
     const struct config *c;
     struct trainer_options o;
     struct trained_heads heads; /* a copy; t->o.heads points to it, or is NULL */
+    struct model *opened_heads; /* those that vb_trainer_open has opened, and vb_trainer_close closes; else NULL */
     struct loss loss;
     vb_allocator allocator;
     struct op_ctx cx;

@@ -1,6 +1,7 @@
 /* tests/engine/test_train_public.c -- the public functions of training steps: the bits and numbers of the trainer, defaults, and errors. Runs in
  * the repository's root. */
 #include "tests/support/engine_support.h"
+#include "tests/support/small_checkpoint.h"
 #include "tests/support/training.h"
 
 #include <math.h>
@@ -109,6 +110,59 @@ TEST(options_that_are_zero_have_the_defaults_of_the_command)
     vb_model_close(v2);
 }
 
+/* Options of the trainer that are those of the command's defaults, for a part that trains heads. */
+static void step_of_heads(struct training_step *s, const vb_model *m, enum trained_part part, const struct loss *loss, const struct trainer_eagle *eagle)
+{
+    training_step(s, m, part, loss->depths);
+    s->options.loss = loss;
+    s->options.eagle = eagle;
+    s->options.seed = 7;
+    s->options.max_norm = 1;
+    s->options.adamw = (struct adamw){.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01};
+}
+
+TEST(public_steps_train_eagle_heads)
+{
+    static const int32_t tokens[] = {1, 5, 6, 7, 30, 31, 40, 66};
+    struct training_step s;
+    struct loss eagle, eagle3;
+    vb_model *m = training_model("golden/tiny/v3", NULL);
+    OK(loss_named(&eagle, "eagle", 1, -1, &err));
+    OK(loss_named(&eagle3, "eagle3", 3, -1, &err));
+    step_of_heads(&s, m, TRAIN_EAGLE, &eagle, &(struct trainer_eagle){.dir = "golden/eagle/eagle1-v3"});
+    check_steps("eagle1-v3", &s, m, &(vb_trainer_options){.part = "eagle", .head = "golden/eagle/eagle1-v3"});
+    step_of_heads(&s, m, TRAIN_EAGLE, &eagle, &(struct trainer_eagle){0});
+    check_steps("a new EAGLE head", &s, m, &(vb_trainer_options){.part = "eagle", .seed = 7});
+    step_of_heads(&s, m, TRAIN_EAGLE3, &eagle3, &(struct trainer_eagle){.dir = "golden/eagle/eagle3-v3"});
+    check_steps("eagle3-v3", &s, m, &(vb_trainer_options){.part = "eagle3", .head = "golden/eagle/eagle3-v3"});
+    step_of_heads(&s, m, TRAIN_EAGLE3, &eagle3, &(struct trainer_eagle){.tokens = tokens, .vocab_size = COUNT(tokens)});
+    check_steps("a new EAGLE-3 head", &s, m, &(vb_trainer_options){.part = "eagle3", .seed = 7, .draft_tokens = tokens, .draft_vocab_size = COUNT(tokens)});
+    vb_model_close(m);
+}
+
+TEST(public_steps_train_parallel_heads)
+{
+    struct training_step s;
+    struct loss loss;
+    char dir[64];
+    small_checkpoint(dir, &small_with_heads[0]);
+    vb_model *m = training_model(dir, NULL);
+    OK(loss_named(&loss, "sum", small_with_heads[0].heads, -1, &err));
+    step_of_heads(&s, m, TRAIN_HEADS, &loss, NULL);
+    training_heads_open(&s, m, dir);
+    check_steps("stored parallel heads", &s, m, &(vb_trainer_options){.part = "parallel-heads", .head = dir});
+    training_heads_close(&s);
+    OK(loss_named(&loss, "sum", 3, -1, &err));
+    step_of_heads(&s, m, TRAIN_HEADS, &loss, NULL);
+    for (int copied = 0; copied < 2; copied++) {
+        training_heads_open(&s, m, NULL);
+        s.heads.copied = copied;
+        check_steps("new parallel heads", &s, m, &(vb_trainer_options){.part = "parallel-heads", .new_weights = !copied, .seed = 7});
+    }
+    vb_model_close(m);
+    remove_dir(dir);
+}
+
 static void check_refused(const vb_model *m, const vb_trainer_options *o, const char *message)
 {
     vb_trainer *t = (vb_trainer *)&t;
@@ -119,13 +173,20 @@ static void check_refused(const vb_model *m, const vb_trainer_options *o, const 
 TEST(wrong_options_are_refused_in_one_sentence)
 {
     vb_model *m = training_model("golden/tiny/v3", NULL);
-    check_refused(m, &(vb_trainer_options){.part = "head"}, "part is head, wanted modules or model");
+    check_refused(m, &(vb_trainer_options){.part = "head"}, "part is head, wanted modules, model, eagle, eagle3 or parallel-heads");
     check_refused(m, &(vb_trainer_options){.ends = "both"}, "ends is both, wanted stored, shared or own");
     check_refused(m, &(vb_trainer_options){.soft_targets = 1.5}, "soft_targets is 1.5, wanted a number from 0 to 1");
     check_refused(m, &(vb_trainer_options){.soft_targets = 0.5, .loss = "eagle"}, "soft_targets is 0.5, and the loss eagle has weights of its own");
     check_refused(m, &(vb_trainer_options){.loss = "medusa"}, "medusa");
     check_refused(m, &(vb_trainer_options){.depths = -1}, "depths");
     check_refused(m, &(vb_trainer_options){.beta1 = NAN}, "beta1 is nan");
+    check_refused(m, &(vb_trainer_options){.head = "x"}, "head is x, and part modules trains no head");
+    check_refused(m, &(vb_trainer_options){.part = "eagle", .head = "x", .new_weights = 1}, "head is x, and new_weights asks for a new one");
+    check_refused(m, &(vb_trainer_options){.part = "eagle", .draft_vocab_size = 1}, "draft_tokens are for a new EAGLE-3 head, and part eagle trains none");
+    check_refused(m, &(vb_trainer_options){.part = "eagle3", .draft_vocab_size = 1}, "draft_vocab_size is 1, and draft_tokens are not given");
+    check_refused(m, &(vb_trainer_options){.part = "parallel-heads", .modules = 2}, "modules is for MTP modules, and part parallel-heads trains none");
+    check_refused(m, &(vb_trainer_options){.part = "eagle", .ends = "own"}, "ends is for MTP modules, and part eagle trains none");
+    check_refused(m, &(vb_trainer_options){.part = "eagle3", .loss = "eagle"}, "wanted a loss of tokens");
     vb_trainer_close(NULL);
     vb_model_close(m);
 }
@@ -135,6 +196,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(public_steps_have_the_bits_of_the_trainer),
         cmocka_unit_test(options_that_are_zero_have_the_defaults_of_the_command),
+        cmocka_unit_test(public_steps_train_eagle_heads),
+        cmocka_unit_test(public_steps_train_parallel_heads),
         cmocka_unit_test(wrong_options_are_refused_in_one_sentence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -58,7 +58,7 @@ def test_a_mask_leaves_rows_out_and_mistakes_are_errors(models):
             trainer.gradients([[1, 160]])
     with pytest.raises(TypeError, match="no option learning_rate"):
         verbatim.Trainer(models("tiny/v3"), learning_rate=1)
-    with pytest.raises(verbatim.VerbatimError, match="part is half, wanted modules or model"):
+    with pytest.raises(verbatim.VerbatimError, match="part is half, wanted modules, model, eagle"):
         verbatim.Trainer(models("tiny/v3"), part="half")
 
 
@@ -72,3 +72,17 @@ def test_an_array_keeps_its_trainer_open(models):
     del half
     gc.collect()
     assert there() is None
+
+
+def test_draft_heads_are_trained(models):
+    draft = [1, 5, 6, 30, 31, 66]
+    with verbatim.Trainer(models("tiny/v3"), part="eagle3", draft_tokens=draft, threads=1) as trainer:
+        first = trainer.gradients([TEXT])
+        assert first.main == 0 and len(first.by_depth) == 3
+        trainer.update(1, 0.01)
+        assert trainer.losses([TEXT]).total < first.total
+        assert trainer.tensors["lm_head.weight"].w.shape == (len(draft), models("tiny/v3").hidden_size)
+    with verbatim.Trainer(models("tiny/v3"), part="eagle", head=path("eagle/eagle1-v3"), threads=1) as trainer:
+        assert not any(x.is_new for x in trainer.tensors.values())
+    with pytest.raises(TypeError, match="no option draft_vocab_size"):
+        verbatim.Trainer(models("tiny/v3"), part="eagle3", draft_vocab_size=6)

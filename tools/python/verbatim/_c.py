@@ -533,6 +533,9 @@ class vb_trainer_options(C.Structure):
         ("micro_tokens", C.c_size_t),
         ("threads", C.c_int32),
         ("isa", C.c_char_p),
+        ("head", C.c_char_p),
+        ("draft_tokens", C.POINTER(C.c_int32)),
+        ("draft_vocab_size", C.c_size_t),
     ]
 
 

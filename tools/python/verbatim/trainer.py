@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes as C
 import dataclasses
+import os
 
 import numpy as np
 
@@ -39,8 +40,9 @@ class TrainedTensor:
 
 
 class Trainer(Closing):
-    """Trains MTP modules of a model (part="modules"), or an f32 copy of all of it (part="model"). The model itself does not change.
-    Options are the fields of vb_trainer_options in engine/verbatim_train.h, which says what they mean. A context manager.
+    """Trains MTP modules of a model (part="modules"), draft heads ("eagle", "eagle3", "parallel-heads"), or an f32 copy of all of it
+    ("model"). The model itself does not change. Options are the fields of vb_trainer_options in engine/verbatim_train.h, which says what
+    they mean; draft_tokens is an array. A context manager.
 
         with verbatim.Trainer(model, loss="fastmtp", depths=3) as trainer:
             for step, batch in enumerate(batches, 1):                # a batch is a list of sequences of tokens
@@ -54,9 +56,13 @@ class Trainer(Closing):
     def __init__(self, model, **options):
         self._lib, told = model._lib, _c.vb_trainer_options()
         for name, value in options.items():
-            if name not in dict(told._fields_):
+            if name not in dict(told._fields_) or name == "draft_vocab_size":
                 raise TypeError("Trainer has no option %s" % name)
-            setattr(told, name, value.encode() if isinstance(value, str) else value)
+            if name == "draft_tokens":
+                ids = ids_array(value)
+                told.draft_tokens, told.draft_vocab_size = ids_pointer(ids), ids.size
+                continue
+            setattr(told, name, os.fsencode(value) if isinstance(value, (str, os.PathLike)) else value)
         pointer, err = C.c_void_p(), _c.vb_error()
         check(self._lib.vb_trainer_open(C.byref(pointer), model._pointer(), C.byref(told), C.byref(err)), err)
         self._handle = Handle(pointer.value, self._lib.vb_trainer_close, model._handle)
