@@ -47,7 +47,7 @@ int device_add_tables(struct device *d, enum weight_type type)
 struct device_x device_convert(struct op_ctx *cx, unsigned forms, const float *x, size_t S, size_t K)
 {
     struct device *d = cx->device;
-    struct device_x converted = {device_at(d, x), NULL, K, S};
+    struct device_x converted = {device_at(d, x), NULL, K, S, NULL};
     if (forms >> OP_GROUPS & 1) {
         size_t groups = K / QUANTISED_GROUP;
         struct quantised_group *to = device_at(d, op_take(cx, S * groups * sizeof *to / sizeof(float)));
@@ -59,12 +59,14 @@ struct device_x device_convert(struct op_ctx *cx, unsigned forms, const float *x
         device_run(d, round_x, divide_up(K, THREADS_round_x), S, 1, .y = to, .x = converted.rows, .ldx = K, .K = K);
         converted.rows = to;
     }
+    if (forms >> OP_BF16 & 1)
+        converted.narrow = device_narrow(cx, converted.rows, NULL, S, K);
     return converted;
 }
 
 unsigned device_form(const struct op_ctx *cx, const struct weight_view *w)
 {
-    return 1u << (weight_is_quantised(w->type) ? OP_GROUPS : cx->bf16 ? OP_ROUNDED : OP_F32);
+    return 1u << (weight_is_quantised(w->type) ? OP_GROUPS : cx->cublas ? OP_BF16 : cx->bf16 ? OP_ROUNDED : OP_F32);
 }
 
 struct matmul_part device_part(struct device *d, const struct weight_view *w, float *y, size_t ldy)
@@ -80,6 +82,38 @@ struct matmul_part device_part(struct device *d, const struct weight_view *w, fl
         part.format.grid = g ? device_at(d, g->grid) : NULL;
     }
     return part;
+}
+
+uint16_t *device_narrow(struct op_ctx *cx, const float *x, const int32_t *rows, size_t S, size_t K)
+{
+    size_t ld = narrow_length(K);
+    uint16_t *y = device_at(cx->device, op_take(cx, S * ld / 2));
+    device_run(cx->device, narrow, S, divide_up(K, THREADS_narrow * NARROW_COLUMNS), 1, .y = y, .ldy = ld, .rows = rows,
+               .w = {.type = WEIGHT_F32, .data = x, .cols = K, .stride = K});
+    return y;
+}
+
+/* A matrix that is not BF16, or not aligned, is converted in parts that fit into d->gemm_memory. */
+void device_product(struct device *d, const struct matmul_part *part, const uint16_t *x, size_t S)
+{
+    const struct weight_view *w = &part->w;
+    size_t ld = narrow_length(w->cols), most = GEMM_BYTES / sizeof(uint16_t) / ld;
+    struct gemm g = {.y = part->y, .w = w->data, .x = x, .S = S, .N = w->rows, .K = w->cols, .ldy = part->ldy, .ldw = w->stride, .ldx = ld};
+    if (w->type == WEIGHT_BF16 && (uintptr_t)w->data % 16 == 0 && w->stride % 8 == 0) {
+        device_gemm(d, &g);
+        return;
+    }
+    assert(most);
+    device_lock(d); /* another thread must not overwrite the converted weights */
+    g.w = (const uint16_t *)(const void *)d->gemm_memory;
+    g.ldw = ld;
+    for (size_t n = 0; n < w->rows; n += g.N) {
+        g.N = w->rows - n < most ? w->rows - n : most;
+        g.y = part->y + n;
+        device_run(d, narrow, g.N, divide_up(w->cols, THREADS_narrow * NARROW_COLUMNS), 1, .y = (uint16_t *)(void *)d->gemm_memory, .ldy = ld, .first = n, .w = *w);
+        device_gemm(d, &g);
+    }
+    device_unlock(d);
 }
 
 /* The kernels linear1, ..., linear8, and quantised1, ..., quantised4. */
@@ -110,7 +144,11 @@ static void start(struct device *d, struct matmul_args *args, size_t parts, int 
 
 void device_multiply(struct device *d, const struct matmul_part *parts, size_t count, const struct device_x *x, const struct device_tiles *tiles)
 {
-    for (int quantised = 0; quantised < 2; quantised++) {
+    assert(!x->narrow || !tiles);
+    for (size_t i = 0; x->narrow && i < count; i++)
+        if (!weight_is_quantised(parts[i].w.type))
+            device_product(d, &parts[i], x->narrow, x->S);
+    for (int quantised = x->narrow != NULL; quantised < 2; quantised++) {
         struct matmul_args args = {.x = x->rows, .groups = x->groups, .ldx = quantised ? x->K / QUANTISED_GROUP : x->K, .S = x->S};
         size_t some = 0, T = tiles ? tiles->rows : device_tile_rows(x->S, quantised);
         for (size_t i = 0; i < count; i++)

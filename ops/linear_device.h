@@ -39,8 +39,9 @@ struct device_x {
     const float *rows;                    /* [S,K], rounded if precision bf16 wants this */
     const struct quantised_group *groups; /* [S,K/32], or NULL */
     size_t K, S;
+    const uint16_t *narrow;               /* [S,K] in BF16, rows narrow_length(K) numbers apart; or NULL. Then device_gemm multiplies it by W */
 };
-/* Returns the bit of the form of x that w needs, as for op_take_packed. */
+/* Returns the bit of the form of x that w needs, as for op_take_packed. With op_ctx.cublas, it is OP_BF16 unless w is quantised. */
 unsigned device_form(const struct op_ctx *cx, const struct weight_view *w);
 /* Converts x [S,K] to the forms that are needed, in scratch memory (op_packed_scratch). */
 struct device_x device_convert(struct op_ctx *cx, unsigned forms, const float *x, size_t S, size_t K);
@@ -55,6 +56,12 @@ struct device_tiles {
     size_t rows, count; /* rows: of a tile, a number that device_tile_rows returns for the matrices */
     size_t expert_step;
 };
+/* BF16 rows for device_gemm: the numbers from one row to the next, and the scratch memory of S rows. Row i is row rows[i] of x [.,K], an address of the device,
+ * or row i if `rows` is NULL. */
+static inline size_t narrow_length(size_t K) { return (K + 7) / 8 * 8; }
+uint16_t *device_narrow(struct op_ctx *cx, const float *x, const int32_t *rows, size_t S, size_t K);
+/* Multiplies a matrix that is not quantised by S such rows. */
+void device_product(struct device *d, const struct matmul_part *part, const uint16_t *x, size_t S);
 /* Multiplies at most MATMUL_PARTS matrices by x. `tiles` is NULL, or the parts have experts. */
 void device_multiply(struct device *d, const struct matmul_part *parts, size_t count, const struct device_x *x, const struct device_tiles *tiles);
 

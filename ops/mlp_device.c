@@ -1,6 +1,7 @@
 #include "ops/mlp_device.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "ops/linear_device.h"
 
@@ -27,7 +28,7 @@ static void run(struct op_ctx *cx, float *y, const struct mlp_weights *w, const 
     device_multiply(d, first, 2, x, tiles);
     device_run(d, silu_mul, divide_up(rows * i, THREADS_silu_mul), 1, 1, .h = device_at(d, h), .u = device_at(d, u), .n = rows * i,
                .round = form == 1u << OP_ROUNDED);
-    struct device_x hidden = device_convert(cx, form & 1u << OP_GROUPS, h, rows, i);
+    struct device_x hidden = device_convert(cx, form & (1u << OP_GROUPS | 1u << OP_BF16), h, rows, i);
     device_multiply(d, &last, 1, &hidden, tiles ? &of_down : NULL);
 }
 
@@ -63,23 +64,111 @@ static size_t rows_of_tile(const struct mlp_weights *w, size_t S, size_t pairs, 
     return device_tile_rows(S < most ? S : most, quantised);
 }
 
+/* ---- experts by the device's library of matrix products (op_ctx.cublas) ---- */
+
+/* Pairs of a token and an expert, sorted by expert, then token. All arrays are scratch memory of the host. */
+struct sorted_pairs {
+    int32_t *expert;        /* [pairs] of pair i: what the router has chosen */
+    int32_t *place, *token; /* [pairs], which have twins: as for group_experts_args */
+    int32_t *first;         /* [experts + 1]: expert e has the sorted pairs first[e] .. first[e + 1] - 1 */
+};
+
+static int is_wide(const struct mlp_weights *w)
+{
+    return !weight_is_quantised(w->gate->type) && !weight_is_quantised(w->up->type) && !weight_is_quantised(w->down->type);
+}
+
+/* The host has to know how many rows each expert has, so it waits here for what the router has chosen. Returns 0 after a failure of the device. */
+static int sort_pairs(struct op_ctx *cx, struct sorted_pairs *p, const int32_t *expert, size_t pairs, size_t chosen, size_t experts)
+{
+    struct device *g = cx->device;
+    *p = (struct sorted_pairs){(int32_t *)op_take(cx, pairs), (int32_t *)op_take(cx, pairs), (int32_t *)op_take(cx, pairs), (int32_t *)op_take(cx, experts + 1)};
+    device_get(g, p->expert, expert, pairs * sizeof *expert);
+    if (device_failure(g))
+        return 0;
+    memset(p->first, 0, (experts + 1) * sizeof *p->first);
+    for (size_t i = 0; i < pairs; i++)
+        p->first[p->expert[i] + 1]++;
+    for (size_t e = 0; e < experts; e++)
+        p->first[e + 1] += p->first[e];
+    for (size_t i = 0; i < pairs; i++) { /* first[e] counts up to the old first[e + 1] */
+        p->place[i] = p->first[p->expert[i]]++;
+        p->token[p->place[i]] = (int32_t)(i / chosen);
+    }
+    memmove(p->first + 1, p->first, experts * sizeof *p->first);
+    p->first[0] = 0;
+    device_write(g, p->place, pairs * sizeof *p->place);
+    device_write(g, p->token, pairs * sizeof *p->token);
+    return 1;
+}
+
+enum matrix { GATE, UP, DOWN };
+
+/* Multiplies the matrix of each expert by this expert's rows of x, of all pairs. y is an address of the device. */
+static void multiply_experts(struct op_ctx *cx, float *y, const struct moe_weights *w, enum matrix which, const struct sorted_pairs *p, const uint16_t *x)
+{
+    for (size_t e = 0; e < w->experts; e++) {
+        struct mlp_weights m = w->weights_of(w->arg, e);
+        const struct weight_view *v = which == GATE ? m.gate : which == UP ? m.up : m.down;
+        size_t first = (size_t)p->first[e], rows = (size_t)p->first[e + 1] - first;
+        struct matmul_part part = rows ? device_part(cx->device, v, y + first * v->rows, v->rows) : (struct matmul_part){.ldy = 0};
+        if (rows)
+            device_product(cx->device, &part, x + first * narrow_length(v->cols), rows);
+    }
+}
+
+/* out [pairs, d] and x [S, d] are addresses of the device. *place becomes one. */
+static void run_experts(struct op_ctx *cx, float *out, const struct device_x *x, const int32_t *expert, const struct moe_weights *w, const int32_t **place)
+{
+    struct device *g = cx->device;
+    size_t i = w->weights_of(w->arg, 0).down->cols, pairs = x->S * w->chosen;
+    struct sorted_pairs p;
+    if (!sort_pairs(cx, &p, expert, pairs, w->chosen, w->experts))
+        return;
+    float *h = op_take(cx, pairs * i), *u = op_take(cx, pairs * i);
+    const uint16_t *narrow = device_narrow(cx, x->rows, device_at(g, p.token), pairs, x->K);
+    multiply_experts(cx, device_at(g, h), w, GATE, &p, narrow);
+    multiply_experts(cx, device_at(g, u), w, UP, &p, narrow);
+    device_run(g, silu_mul, divide_up(pairs * i, THREADS_silu_mul), 1, 1, .h = device_at(g, h), .u = device_at(g, u), .n = pairs * i);
+    multiply_experts(cx, out, w, DOWN, &p, device_narrow(cx, device_at(g, h), NULL, pairs, i));
+    *place = device_at(g, p.place);
+}
+
+/* ---- experts by our kernels ---- */
+
+/* The same. */
+static void run_tiles(struct op_ctx *cx, float *out, const struct device_x *x, const int32_t *expert, const struct moe_weights *w, const int32_t **place)
+{
+    struct device *g = cx->device;
+    struct mlp_weights zero = w->weights_of(w->arg, 0);
+    size_t pairs = x->S * w->chosen, T = rows_of_tile(&zero, x->S, pairs, w->experts);
+    size_t tiles = pairs < w->experts ? pairs : w->experts + (pairs - w->experts) / T; /* an expert may have one tile that is not full */
+    int32_t *to = device_at(g, op_take(cx, pairs)), *token = device_at(g, op_take(cx, pairs));
+    struct expert_tile *list = device_at(g, op_take(cx, tiles * sizeof *list / sizeof(float)));
+    struct device_tiles of_experts = {list, token, T, tiles, expert_step(w, &zero)};
+    device_run(g, group_experts, 1, 1, 1, .expert = device_at(g, expert), .place = to, .token = token, .tile = list, .pairs = (unsigned)pairs,
+               .chosen = (unsigned)w->chosen, .experts = (unsigned)w->experts, .rows = (unsigned)T, .tiles = (unsigned)tiles);
+    run(cx, out, &zero, x, pairs, &of_experts);
+    *place = to;
+}
+
 void device_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expert, const float *weight, const struct moe_weights *w, size_t S)
 {
     struct device *g = cx->device;
     struct mlp_weights zero = w->weights_of(w->arg, 0);
-    size_t mark = op_mark(cx), pairs = S * w->chosen, d = zero.gate->cols, T = rows_of_tile(&zero, S, pairs, w->experts);
-    size_t tiles = pairs < w->experts ? pairs : w->experts + (pairs - w->experts) / T; /* an expert may have one tile that is not full */
-    int32_t *place = device_at(g, op_take(cx, pairs)), *token = device_at(g, op_take(cx, pairs));
-    struct expert_tile *list = device_at(g, op_take(cx, tiles * sizeof *list / sizeof(float)));
-    float *out = device_at(g, op_take(cx, pairs * d)), *shared = NULL;
-    struct device_tiles of_experts = {list, token, T, tiles, expert_step(w, &zero)};
+    size_t mark = op_mark(cx), d = zero.gate->cols;
+    float *out = device_at(g, op_take(cx, S * w->chosen * d)), *shared = NULL;
+    const int32_t *place = NULL;
+    int by_library = cx->cublas;
     assert(!cx->probe);
 
-    device_run(g, group_experts, 1, 1, 1, .expert = device_at(g, expert), .place = place, .token = token, .tile = list, .pairs = (unsigned)pairs,
-               .chosen = (unsigned)w->chosen, .experts = (unsigned)w->experts, .rows = (unsigned)T, .tiles = (unsigned)tiles);
-    unsigned forms = forms_of_x(cx, &zero) | (w->shared ? forms_of_x(cx, w->shared) : 0);
-    struct device_x converted = device_convert(cx, forms, x, S, d);
-    run(cx, out, &zero, &converted, pairs, &of_experts);
+    unsigned forms = w->shared ? forms_of_x(cx, w->shared) : 0;
+    cx->cublas = by_library && is_wide(&zero); /* if only some matrices of an expert are quantised, our kernels compute it */
+    forms |= cx->cublas ? 0 : forms_of_x(cx, &zero);
+    struct device_x converted = device_convert(cx, forms, x, S, d), of_experts = converted;
+    of_experts.narrow = NULL;
+    (cx->cublas ? run_experts : run_tiles)(cx, out, &of_experts, expert, w, &place);
+    cx->cublas = by_library;
     if (w->shared) {
         shared = device_at(g, op_take(cx, S * d));
         run(cx, shared, w->shared, &converted, S, NULL);

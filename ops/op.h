@@ -45,6 +45,9 @@ struct op_ctx {
     /* NULL, or an array with one struct onednn for each thread. If it is set, oneDNN computes the linear layers (of prompts
      * only), and the results have other bits than docs/ARITHMETIC.md defines. Every W is then BF16 if bf16 is set, else F32. */
     struct onednn *const *onednn;
+    int cublas;                  /* with `device`: its library of matrix products (ops/cuda/device.h) computes the linear layers whose weights are not
+                                    quantised, of prompts only. Their inputs are rounded to BF16, and the results have other bits than
+                                    docs/ARITHMETIC.md defines */
     char *scratch;               /* 64-byte aligned */
     char *kernel_scratch;        /* 64-byte aligned: KERNEL_SCRATCH bytes for each of most_threads threads */
     size_t scratch_size, scratch_used;

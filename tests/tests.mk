@@ -34,8 +34,15 @@ $(EMULATOR): $(CUDA_SRC:%=$(BUILD)/%.o) $(BUILD)/tests/cuda/emulator.o
 CHECKCUDA := $(call programs,$(call named,checkcuda_%.c))
 $(CHECKCUDA): $(EMULATOR)
 -include $(wildcard $(BUILD)/ops/cuda/*.d)
-# A driver of GPUs that is none, and the command with kernels that only this driver accepts.
-FAKE_GPU := $(BUILD)/tests/cuda/libcuda.so.1 $(BUILD)/tests/cuda/verbatim
+# A driver of GPUs that is none, its library of matrix products, and the command with kernels that only this driver accepts.
+FAKE_GPU := $(BUILD)/tests/cuda/libcuda.so.1 $(BUILD)/tests/cuda/libcublas.so.13 $(BUILD)/tests/cuda/verbatim
+$(BUILD)/tests/cuda/libcublas.so.13: $(BUILD)/tests/cuda/fake_cublas.o $(BUILD)/tests/cuda/libcuda.so.1
+	$(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) -shared -Wl,-soname,libcublas.so.13 -o $@ $^
+# This test opens GPU cuda: the driver that is none, unless LD_LIBRARY_PATH has another one.
+ifneq ($(CUDA),yes)
+$(BUILD)/tests/checkcuda_cublas: $(BUILD)/tests/cuda/fake_image.o $(FAKE_GPU)
+$(BUILD)/tests/checkcuda_cublas: WRAP := -Wl,-rpath,'$$ORIGIN/cuda'
+endif
 $(BUILD)/tests/cuda/libcuda.so.1: $(BUILD)/tests/cuda/fake_driver.o $(EMULATOR) $(BUILD)/libverbatim.a
 	$(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $^ -lm -lpthread
 $(BUILD)/tests/cuda/verbatim: $(BUILD)/tests/cuda/fake_image.o $(TOOL_OBJ) $(BUILD)/libreference.a $(BUILD)/libverbatim.a

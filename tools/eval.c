@@ -175,7 +175,7 @@ static int run(struct cli *c)
     int32_t *ids = NULL;
     size_t count = 0, window = 0;
     struct routes_list routes = {0};
-    int code = cli_without_onednn(c);
+    int code = cli_without_prefill(c, "onednn");
     if (code == EXIT_DONE)
         code = cli_check_routes_out(c);
     if (code == EXIT_DONE)

@@ -68,7 +68,7 @@ static int run(struct cli *c)
     int32_t *ids = NULL;
     size_t count;
     vb_session *session = NULL;
-    int code = cli_without_onednn(c);
+    int code = cli_without_prefill(c, "onednn");
     if (code == EXIT_DONE)
         code = cli_check_file(c, "-o", c->out);
     if (code == EXIT_DONE)

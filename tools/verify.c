@@ -164,8 +164,8 @@ struct verify_choices {
 
 static const char *prefill_of(const struct cli *c) { return c->session.prefill ? c->session.prefill : "contract"; }
 
-/* oneDNN computes a prompt in chunks of 512 tokens; with other chunks, the bits differ */
-static int prefill_is_onednn(const struct cli *c) { return !strcmp(prefill_of(c), "onednn"); }
+/* Libraries compute a prompt in chunks of 512 tokens; with other chunks, the bits differ */
+static int prefill_has_chunks(const struct cli *c) { return cli_has_prefill(c, "onednn") || cli_has_prefill(c, "cublas"); }
 
 static void add_drafts(struct verify_choices *k, const char *draft, int K, int topk, int nodes)
 {
@@ -222,7 +222,7 @@ static void fill_choices(struct verify_choices *k, const struct cli *c, const st
         if (threads[i] != plain->threads)
             k->threads[k->num_threads++] = threads[i];
     k->chunks[k->num_chunks++] = plain->chunk;
-    for (int i = 0; i < 4 && !c->session.prefill_chunk && !prefill_is_onednn(c); i++)
+    for (int i = 0; i < 4 && !c->session.prefill_chunk && !prefill_has_chunks(c); i++)
         if (chunks[i] != plain->chunk && k->num_chunks < 4)
             k->chunks[k->num_chunks++] = chunks[i];
     k->isa[k->num_isa++] = plain->isa;
@@ -231,14 +231,16 @@ static void fill_choices(struct verify_choices *k, const struct cli *c, const st
             k->isa[k->num_isa++] = vb_isa(i);
 }
 
-/* Adds splits between CPU and GPU: everything that the GPU has, half of the layers, and the last one. */
+/* Adds splits between CPU and GPU: everything that the GPU has, half of the layers, and the last one. With prefill cublas the bits depend on the split: then
+ * there is only the first. */
 static void add_splits(struct verify_choices *k, const struct cli *c, int layers)
 {
     vb_device_facts f;
     vb_device_look(c->model, &f);
     int most = (int)(f.layers + f.heads), splits[] = {most, layers / 2, 1};
-    k->gpu[k->num_gpu++] = 0;
-    for (int i = 0; i < 3 && layers >= 0; i++)
+    int one = cli_has_prefill(c, "cublas");
+    k->gpu[k->num_gpu++] = one ? most : 0;
+    for (int i = 0; i < 3 && layers >= 0 && !one; i++)
         if (splits[i] <= most && splits[i] > 0 && (!i || splits[i] < splits[i - 1]))
             k->gpu[k->num_gpu++] = splits[i];
 }
@@ -339,8 +341,9 @@ static int device_layers(const struct cli *c)
 static void conclude(const struct verify *v)
 {
     const struct cli *c = v->c;
-    printf("%d runs: %s%s", v->runs, v->differences ? "DIFFERENT" : "identical, bit for bit",
-           prefill_is_onednn(c) ? "; with --prefill onednn chunks are 512 and were not varied" : "");
+    printf("%d runs: %s", v->runs, v->differences ? "DIFFERENT" : "identical, bit for bit");
+    if (prefill_has_chunks(c))
+        printf("; with --prefill %s chunks are 512 and were not varied%s", prefill_of(c), cli_has_prefill(c, "cublas") ? ", nor were --gpu-layers" : "");
     if (drafts_lead(c))
         printf("; with --acceptance %s each draft method and K was compared with itself alone: %s", cli_acceptance(c),
                cli_is_relaxed(c) ? "it is lossy, others give other tokens" : "the distribution is that of plain decoding, the tokens are not");

@@ -79,6 +79,7 @@ struct workspace {
                                       (module_pace) */
     struct onednn **onednn;        /* with prefill onednn: [threads], one oneDNN object for each thread; cx uses them only between
                                       prefill_begin and prefill_end. Otherwise NULL */
+    int cublas;                    /* with prefill cublas: 1; cx uses it only there, too */
     struct rope rope;
     float scale;
     size_t max_rows, context, max_logit_rows;

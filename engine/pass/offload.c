@@ -196,7 +196,7 @@ static int is_whole(const struct workspace *w, const struct mtp_module *module)
 
 int offload_replay(struct workspace *w, const struct mtp_module *module, size_t S)
 {
-    if (S > OFFLOAD_MOST_ROWS || !is_whole(w, module))
+    if (S > OFFLOAD_MOST_ROWS || w->cx.cublas || !is_whole(w, module))
         return 0;
     offload_place(w, 1, S);
     for (size_t i = 0; i < OFFLOAD_SHAPES; i++) {

@@ -189,7 +189,7 @@ static int check_session(vb_batch *b, const vb_request *q, vb_error *err)
         return vb_fail(err, VB_BAD_ARGUMENT, "the session has a context of %zu, the batch %zu; convention yarn=max-len wants equal ones",
                        s->context, b->context);
     if (prefill_rows(s))
-        return vb_fail(err, VB_BAD_ARGUMENT, "rows of the session's prompt are due by prefill onednn, which a batch does not have");
+        return vb_fail(err, VB_BAD_ARGUMENT, "rows of the session's prompt are due by prefill %s, which a batch does not have", prefill_kind(s));
     if (s->options.tap)
         return vb_fail(err, VB_BAD_ARGUMENT, "a batch has no taps, which the session has");
     return session_fits(s, &b->work, err);

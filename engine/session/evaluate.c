@@ -18,6 +18,7 @@ struct evaluation {
     struct kvcache caches[VB_MAX_DRAFT]; /* one per depth */
     struct row *rows;                    /* of a module's pass [chunk] */
     int by_token;                        /* convention module-hidden=target: row i of depth k takes the target's hidden state i + k */
+    int in_chunk;                        /* the pass is a chunk of prefill cublas */
     float *h, *g;                        /* what a depth takes and hands on; what its head takes [chunk, d] */
 };
 
@@ -101,7 +102,11 @@ static int module_rows(struct evaluation *e, int k, size_t first, size_t n, vb_e
             e->rows[j].hidden_depth = -1;
         }
     }
+    if (e->in_chunk)
+        prefill_begin(s->work);
     net->pass(e->net, s->work, k, e->rows, e->h, e->g, e->h, n);
+    if (e->in_chunk)
+        prefill_end(s->work);
     return tell(e, k, first, e->g, n, err);
 }
 
@@ -142,7 +147,13 @@ int vb_evaluate(vb_session *s, int depths, vb_row_callback row, void *context, v
         session_plan(s, &p, s->chunk, 0);
         p.padding = 0; /* its rows are no rows of the text */
         size_t S = session_rows(s, &p, s->rows);
-        if (forward_target(s->work, s->rows, S)) {
+        e.in_chunk = p.by_library;
+        if (p.by_library)
+            prefill_begin(s->work);
+        int stopped = forward_target(s->work, s->rows, S);
+        if (p.by_library)
+            prefill_end(s->work);
+        if (stopped) {
             code = session_give_up(s, err);
             break;
         }

@@ -10,7 +10,7 @@ static int run_to_its_end(struct run *run, vb_error *err)
     int code = VB_OK;
     while (!run->finished && !code) {
         round_choose_lengths(&run, 1, VB_MAX_DRAFT + 1, s->cached < s->given);
-        code = round_run(&(struct round){.w = s->work, .rows = s->rows, .runs = &run, .count = 1, .by_onednn = prefill_rows(s) > 0}, err);
+        code = round_run(&(struct round){.w = s->work, .rows = s->rows, .runs = &run, .count = 1, .by_library = prefill_rows(s) > 0}, err);
         if (code == VB_STOPPED) { /* a pass was given up: no error, but the end, as where a callback stops a run */
             run->result->finish = VB_FINISH_STOPPED;
             return VB_OK;

@@ -81,7 +81,11 @@ static int check_model(const struct session_loading *l, const struct model *m, c
 
 static const char *saved_prefill(const struct session_loading *l)
 {
-    return line_is(l, "prefill", "onednn") ? "onednn" : line_is(l, "prefill", "expanded") ? "expanded" : "contract";
+    static const char *const others[] = {"expanded", "onednn", "cublas"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (line_is(l, "prefill", others[i]))
+            return others[i];
+    return "contract";
 }
 
 static int same_prefill(const struct session_loading *l, const struct vb_session *s)
@@ -98,7 +102,7 @@ static int check_prefill(const struct session_loading *l, const struct vb_sessio
     if (h->rows >= h->prompt)
         return VB_OK;
     if (same_prefill(l, s))
-        return s->work->onednn && h->rows % PREFILL_CHUNK ? wrong(l, "wrong: it ends within a chunk of prefill onednn") : VB_OK;
+        return prefill_has_chunks(s) && h->rows % PREFILL_CHUNK ? wrong(l, "wrong: it ends within a chunk of its prefill") : VB_OK;
     return vb_fail(l->err, VB_BAD_ARGUMENT, "%s was saved with prefill %s, with rows of the prompt still due; here it is %s",
                    l->in.path, saved_prefill(l), prefill_kind(s));
 }

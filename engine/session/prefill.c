@@ -1,4 +1,4 @@
-/* engine/session/prefill.c -- the kinds of prefill; which rows of a prompt oneDNN computes, and whether it supports the
+/* engine/session/prefill.c -- the kinds of prefill; which rows of a prompt a library computes, and whether it supports the
  * weights. */
 #include "engine/session/prefill.h"
 #include "engine/pass/offload.h"
@@ -16,8 +16,10 @@ int prefill_expands(const vb_session_options *o) { return o->prefill && !strcmp(
 
 const char *prefill_kind(const struct vb_session *s)
 {
-    return prefill_expands(&s->options) ? "expanded" : s->work->onednn ? "onednn" : "contract";
+    return prefill_expands(&s->options) ? "expanded" : s->work->onednn ? "onednn" : s->work->cublas ? "cublas" : "contract";
 }
+
+int prefill_has_chunks(const struct vb_session *s) { return s->work->onednn || s->work->cublas; }
 
 size_t prefill_alike(const struct vb_session *s, size_t prompt, size_t rows)
 {
@@ -86,15 +88,32 @@ static int check_type(const struct vb_session *s, vb_error *err)
     return why ? vb_fail(err, VB_UNSUPPORTED, "prefill onednn, weights %s: %s", bf16 ? "BF16" : "F32", why) : VB_OK;
 }
 
+/* Passes that the CPU computes in any case (engine/pass/offload.h) would have other bits. */
+static int open_cublas(struct vb_session *s, vb_error *err)
+{
+    const vb_session_options *o = &s->options;
+    char why[256];
+    if (!s->model->device)
+        return vb_fail(err, VB_BAD_ARGUMENT, "prefill cublas computes on a GPU, and the model has none; --device cuda gives it one");
+    if (o->tap || o->routes.tokens || o->record_routes || o->record_kept)
+        return vb_fail(err, VB_BAD_ARGUMENT, "prefill cublas computes on a GPU, but the CPU computes sessions with taps, or with forced or recorded routes");
+    if (device_open_gemm(s->model->device, why, sizeof why))
+        return vb_fail(err, VB_UNSUPPORTED, "prefill cublas: %s", why);
+    s->work->cublas = 1;
+    return VB_OK;
+}
+
 int prefill_open(struct vb_session *s, vb_error *err)
 {
     const char *name = s->options.prefill ? s->options.prefill : "contract", *why;
     if (!strcmp(name, "contract") || prefill_expands(&s->options))
         return VB_OK;
-    if (strcmp(name, "onednn"))
-        return vb_fail(err, VB_BAD_ARGUMENT, "unknown prefill %s; known are contract, expanded and onednn", name);
+    if (strcmp(name, "onednn") && strcmp(name, "cublas"))
+        return vb_fail(err, VB_BAD_ARGUMENT, "unknown prefill %s; known are contract, expanded, onednn and cublas", name);
     if (s->options.prefill_chunk && s->options.prefill_chunk != PREFILL_CHUNK)
-        return vb_fail(err, VB_BAD_ARGUMENT, "prefill chunk is %d; with prefill onednn it is %d", s->options.prefill_chunk, PREFILL_CHUNK);
+        return vb_fail(err, VB_BAD_ARGUMENT, "prefill chunk is %d; with prefill %s it is %d", s->options.prefill_chunk, name, PREFILL_CHUNK);
+    if (!strcmp(name, "cublas"))
+        return open_cublas(s, err);
     if (s->model->ranks)
         return vb_fail(err, VB_BAD_ARGUMENT, "prefill onednn is for one process: its bits would depend on the shares of the ranks");
     int code = check_weights(s, err), threads = s->work->cx.most_threads;
@@ -121,12 +140,12 @@ void prefill_close(struct vb_session *s)
 
 size_t prefill_rewind(const struct vb_session *s, size_t row)
 {
-    return s->work->onednn && row < s->prompt ? row - row % PREFILL_CHUNK : row;
+    return prefill_has_chunks(s) && row < s->prompt ? row - row % PREFILL_CHUNK : row;
 }
 
 size_t prefill_rows(const struct vb_session *s)
 {
-    if (!s->work->onednn || s->cached >= s->prompt)
+    if (!prefill_has_chunks(s) || s->cached >= s->prompt)
         return 0;
     assert(s->cached % PREFILL_CHUNK == 0 && s->prompt <= s->count);
     return s->prompt - s->cached < PREFILL_CHUNK ? s->prompt - s->cached : PREFILL_CHUNK;
@@ -136,12 +155,15 @@ size_t prefill_rows(const struct vb_session *s)
 
 void prefill_begin(struct workspace *w)
 {
+    w->cx.cublas = w->cublas;
     w->cx.onednn = w->onednn;
-    w->cx.bf16 = type_of(w->model) == WEIGHT_BF16;
+    if (w->onednn)
+        w->cx.bf16 = type_of(w->model) == WEIGHT_BF16;
 }
 
 void prefill_end(struct workspace *w)
 {
+    w->cx.cublas = 0;
     w->cx.onednn = NULL;
     w->cx.bf16 = w->model->config.precision == PRECISION_BF16;
 }

@@ -116,10 +116,10 @@ static int passes_of_round(struct round *r)
         S += session_rows(run->session, &run->plan, r->rows);
     }
     double start = monotonic_seconds();
-    if (r->by_onednn)
+    if (r->by_library)
         prefill_begin(r->w);
     stopped = forward_target(r->w, r->rows, S);
-    if (r->by_onednn)
+    if (r->by_library)
         prefill_end(r->w);
     if (stopped)
         return -1;

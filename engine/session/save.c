@@ -22,10 +22,10 @@ static int one_pass(struct prefilling *f)
 {
     struct vb_session *s = f->s;
     f->rows = session_rows(s, &f->p, s->rows);
-    if (f->p.by_onednn)
+    if (f->p.by_library)
         prefill_begin(s->work);
     int stopped = forward_target(s->work, s->rows, f->rows);
-    if (f->p.by_onednn)
+    if (f->p.by_library)
         prefill_end(s->work);
     return stopped;
 }
@@ -37,7 +37,7 @@ static int plan_part(struct prefilling *f)
     if (s->count - s->cached < 2)
         return 0;
     session_plan(s, &f->p, s->chunk, 0);
-    if (f->p.chooses && f->p.by_onednn) /* a chunk is computed whole: with the row that chooses */
+    if (f->p.chooses && f->p.by_library) /* a chunk is computed whole: with the row that chooses */
         return 0;
     f->p.committed -= (size_t)f->p.chooses;
     f->p.chooses = f->p.padding = 0;

@@ -381,7 +381,7 @@ void session_plan(struct vb_session *s, struct plan *p, size_t chunk, size_t mos
     size_t left = rows_left(s), prefill = prefill_rows(s);
     assert(left > 0);
     chunk = min_size(s->chunk, chunk);
-    *p = (struct plan){.committed = prefill ? prefill : min_size(left, chunk), .by_onednn = prefill > 0};
+    *p = (struct plan){.committed = prefill ? prefill : min_size(left, chunk), .by_library = prefill > 0};
     p->is_prompt = s->cached < s->given;
     p->chooses = s->cached + p->committed == s->count;
     defer(s);
@@ -504,13 +504,13 @@ static void commit(struct vb_session *s, const struct plan *p, const int32_t *ch
     kvcache_truncate(&s->cache, s->cached);
     if (!s->type)
         return;
-    if (p->by_onednn)
+    if (p->by_library)
         prefill_begin(s->work);
     if (s->observed == 0)
         s->type->observe(s->drafter, s->work, 0, s->tokens, NULL, 1);
     if (s->cached > first)
         s->type->observe(s->drafter, s->work, first + 1, s->tokens + first + 1, hidden, s->cached - first);
-    if (p->by_onednn)
+    if (p->by_library)
         prefill_end(s->work);
     s->observed = s->cached + 1;
     if (p->is_prompt && n && s->type->after_prompt)

@@ -90,8 +90,8 @@ struct plan {
     int32_t path[VB_MAX_DRAFT]; /* indices of the accepted drafts in `draft` */
     int asked;            /* nonzero: the session's tokens had room for as many drafts as the automatic length wanted */
     int padding;          /* number of rows of padding, which follow the drafts */
-    int by_onednn;        /* nonzero: oneDNN computes the rows, which are a chunk of a prompt (option prefill onednn); the pass has
-                             no rows of other sessions */
+    int by_library;       /* nonzero: the rows are a chunk of a prompt by prefill onednn or cublas; the pass has no rows of other
+                             sessions */
     int is_prompt;        /* nonzero: the first row belongs to a token before index vb_session.given */
     int chooses;          /* nonzero: the last committed token is among the rows, so tokens will be chosen */
     size_t first_row;     /* index in the pass, from 0, of the plan's first row */

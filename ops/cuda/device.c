@@ -178,6 +178,33 @@ void device_launch(struct device *d, enum device_kernel kernel, size_t x, size_t
     end_work(d);
 }
 
+int device_open_gemm(struct device *d, char *message, size_t size)
+{
+    int code = 0;
+    pthread_mutex_lock(&d->work);
+    if (!d->type->open_gemm) {
+        snprintf(message, size, "%s has no library of matrix products", d->name);
+        code = -1;
+    } else if (!d->gemm_memory) {
+        code = d->type->open_gemm(d, message, size);
+    }
+    pthread_mutex_unlock(&d->work);
+    return code;
+}
+
+void device_gemm(struct device *d, const struct gemm *g)
+{
+    if (!g->S || !g->N || !begin_work(d))
+        return;
+    assert(!d->records && d->gemm_memory);
+    assert(((uintptr_t)g->w | (uintptr_t)g->x) % 16 == 0 && g->ldw % 8 == 0 && g->ldx % 8 == 0);
+    d->type->gemm(d, g);
+    end_work(d);
+}
+
+void device_lock(struct device *d) { pthread_mutex_lock(&d->work); }
+void device_unlock(struct device *d) { pthread_mutex_unlock(&d->work); }
+
 void device_record(struct device *d)
 {
     pthread_mutex_lock(&d->work); /* until device_recorded */

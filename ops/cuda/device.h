@@ -18,6 +18,14 @@
 
 struct device;
 
+/* A product of BF16 matrices, with sums in f32: y[s*ldy + n] = sum_k w[n*ldw + k] * x[s*ldx + k] for s < S and n < N. All addresses are the device's, those
+ * of w and x are multiples of 16 bytes, and ldw and ldx are multiples of 8. */
+struct gemm {
+    float *y;
+    const uint16_t *w, *x;
+    size_t S, N, K, ldy, ldw, ldx;
+};
+
 /* What kinds of devices do. They return 0, or -1 after they have written a sentence into device.failure. */
 struct device_type {
     int (*allocate)(struct device *d, void **address, size_t bytes);
@@ -32,6 +40,9 @@ struct device_type {
     int (*replay)(struct device *d, void *recording);
     void (*forget)(struct device *d, void *recording);
     void (*close)(struct device *d); /* frees the device itself too */
+    /* NULL if there is no library of matrix products. open_gemm writes its sentence to `message`, and sets d->gemm_memory */
+    int (*open_gemm)(struct device *d, char *message, size_t size);
+    int (*gemm)(struct device *d, const struct gemm *g);
 };
 
 struct device_twin {
@@ -54,6 +65,7 @@ struct device {
     int records;          /* nonzero during a recording */
     struct device_twin *twins; /* sorted by host address; they do not overlap */
     size_t twin_count, twin_room;
+    char *gemm_memory;    /* with device_open_gemm: GEMM_BYTES of its memory, for weights in BF16 */
 };
 
 /* For implementations: sets up the common part, and frees it. */
@@ -92,6 +104,16 @@ void device_copy(struct device *d, void *to, const void *from, size_t bytes);
 void device_launch(struct device *d, enum device_kernel kernel, size_t x, size_t y, size_t z, const void *args, size_t size);
 /* device_run(d, rmsnorm, S, 1, 1, .y = ..., .D = ...): the arguments by name */
 #define device_run(d, name, x, y, z, ...) device_launch(d, KERNEL_##name, x, y, z, &(struct name##_args){__VA_ARGS__}, sizeof(struct name##_args))
+
+/* Opens the library of matrix products of this kind of device (a GPU: cuBLAS), if it is not open yet; it is closed with the device. Returns 0, or -1 after it
+ * has written a sentence. Then the device can be used as before. */
+int device_open_gemm(struct device *d, char *message, size_t size);
+/* Multiplies by the library, in an order of sums that the library chooses: so the bits are those of this library on this device. A failure is remembered. */
+void device_gemm(struct device *d, const struct gemm *g);
+#define GEMM_BYTES ((size_t)32 << 20)
+/* What a thread gives to the device between these two calls is not mixed with the work of other threads. */
+void device_lock(struct device *d);
+void device_unlock(struct device *d);
 
 /* Passes of the same shape start the same kernels with the same arguments, so they can be recorded (as a CUDA graph), which makes starting them cheap.
  * What is given to the device between device_record and device_recorded is not done, but kept: kernels and copies between twins, and nothing else.

@@ -1,5 +1,6 @@
 /* ops/cuda/driver.c -- a device (device.h) that is an NVIDIA GPU. All functions and their numbers are those of the CUDA driver API. */
 #include "ops/cuda/driver.h"
+#include "ops/cuda/cublas.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -57,6 +58,7 @@ struct gpu {
     char *staging; /* STAGING bytes of pinned memory, of which the first `staged` are still being copied */
     size_t staged;
     void *kernel[KERNEL_COUNT];
+    struct cublas *cublas; /* NULL: it was not asked for */
 };
 
 static const char *const kernel_names[] = {
@@ -172,11 +174,44 @@ static int replay(struct device *d, void *recording)
 
 static void forget(struct device *d, void *recording) { of(d)->graph_forget(recording); }
 
+/* cuBLAS gets this much memory, as NVIDIA recommends for its largest GPUs. Its own would be allocated where the program does not count it. */
+#define CUBLAS_BYTES ((size_t)32 << 20)
+
+static int open_gemm(struct device *d, char *message, size_t size)
+{
+    struct gpu *g = of(d);
+    void *at = NULL;
+    if (GEMM_BYTES + CUBLAS_BYTES > d->memory - d->taken || allocate(d, &at, GEMM_BYTES + CUBLAS_BYTES)) {
+        snprintf(message, size, "%s has no memory for cuBLAS: %.1f of %.1f MB are free, wanted %.1f MB; offload fewer layers", d->name,
+                 1e-6 * (double)(d->memory - d->taken), 1e-6 * (double)d->memory, 1e-6 * (double)(GEMM_BYTES + CUBLAS_BYTES));
+        return -1;
+    }
+    g->cublas = cublas_open(g->stream, (char *)at + GEMM_BYTES, CUBLAS_BYTES, message, size);
+    if (!g->cublas) {
+        release(d, at);
+        return -1;
+    }
+    d->gemm_memory = at;
+    d->taken += GEMM_BYTES + CUBLAS_BYTES;
+    return 0;
+}
+
+static int gemm(struct device *d, const struct gemm *product)
+{
+    const char *why = cublas_gemm(of(d)->cublas, product);
+    if (why)
+        snprintf(d->failure, sizeof d->failure, "%s: cuBLAS failed: %s", d->name, why);
+    return why ? -1 : 0;
+}
+
 static void close_gpu(struct device *d)
 {
     struct gpu *g = (struct gpu *)(void *)d;
     if (g->has_context) {
         g->context_set(g->context);
+        cublas_close(g->cublas);
+        if (d->gemm_memory)
+            release(d, d->gemm_memory);
         for (size_t i = 0; i < d->twin_count; i++)
             g->memory_free((uintptr_t)d->twins[i].at);
         if (g->stream)
@@ -193,7 +228,8 @@ static void close_gpu(struct device *d)
     free(g);
 }
 
-static const struct device_type type = {allocate, release, write_to, read_from, copy, launch, wait_for, record, recorded, replay, forget, close_gpu};
+static const struct device_type type = {allocate, release, write_to, read_from, copy, launch, wait_for, record, recorded, replay, forget, close_gpu,
+                                        open_gemm, gemm};
 
 /* ---- opening ---- */
 

@@ -42,7 +42,8 @@
     X(group_experts, 256) \
     X(sum_experts, 256)   \
     X(embed, 256)         \
-    X(best_of_rows, 256)
+    X(best_of_rows, 256) \
+    X(narrow, 256)
 
 enum device_kernel {
 #define X(name, threads) KERNEL_##name,
@@ -101,6 +102,17 @@ struct round_x_args {
     const float *x;
     size_t ldx, K;
     int keeps_tiny;
+};
+
+/* y[i*ldy + k] is number k of a row of w, rounded to BF16 (nearest, ties to even), for k < w.cols: of row rows[i], or first + i if `rows` is NULL. w is not
+ * quantised. y is a multiple of 16 bytes, ldy of 8 numbers; what is between the rows of y becomes undefined. Grid: the rows of y; the blocks for a row, each
+ * thread with NARROW_COLUMNS numbers. */
+#define NARROW_COLUMNS 4
+struct narrow_args {
+    uint16_t *y;
+    size_t ldy, first;
+    const int32_t *rows;
+    struct weight_view w;
 };
 
 /* Kernel `quantise` of rule 2: row s of x has `heads` parts of K numbers, x_step numbers apart; y [S, heads, K/32] has their groups. A warp for each

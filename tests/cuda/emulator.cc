@@ -432,7 +432,7 @@ static void close_emulated(struct device *d)
     free(d);
 }
 
-static const struct device_type type = {allocate, release_memory, copy_bytes, copy_bytes, copy_between, launch, nothing_to_wait_for, record, recorded, replay, forget, close_emulated};
+static const struct device_type type = {allocate, release_memory, copy_bytes, copy_bytes, copy_between, launch, nothing_to_wait_for, record, recorded, replay, forget, close_emulated, NULL, NULL};
 
 struct device *emulator_open(size_t bytes)
 {

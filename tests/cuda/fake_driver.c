@@ -80,7 +80,7 @@ PUBLIC int cuModuleGetFunction(void **function, void *module, const char *name)
 
 /* ---- the stream ---- */
 
-enum kind { WRITE, COPY, LAUNCH, GRAPH };
+enum kind { WRITE, COPY, LAUNCH, GRAPH, CALL };
 struct task {
     enum kind kind;
     void *to;         /* or the graph */
@@ -88,6 +88,7 @@ struct task {
     size_t bytes;
     enum device_kernel kernel;
     unsigned grid[3];
+    void (*call)(const void *arguments); /* instead of a kernel; it changes no memory but the device's */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -102,6 +103,7 @@ static int do_task(const struct task *t)
     case WRITE: return type->write(gpu, t->to, t->from, t->bytes);
     case COPY: return type->copy(gpu, t->to, t->from, t->bytes);
     case LAUNCH: return type->launch(gpu, t->kernel, t->grid, t->from, t->bytes);
+    case CALL: return t->call(t->from), 0;
     default: return type->replay(gpu, t->to);
     }
 }
@@ -114,7 +116,7 @@ static int add(struct task t)
     if (captures) {
         code = do_task(&t);
     } else {
-        if (t.kind == LAUNCH)
+        if (t.kind == LAUNCH || t.kind == CALL)
             t.from = memcpy(malloc(t.bytes), t.from, t.bytes);
         if (count == room)
             tasks = realloc(tasks, (room = 2 * room + 64) * sizeof *tasks);
@@ -130,7 +132,7 @@ static int do_all(void)
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < count; i++) {
         code = code ? code : do_task(&tasks[i]);
-        if (tasks[i].kind == LAUNCH)
+        if (tasks[i].kind == LAUNCH || tasks[i].kind == CALL)
             free((void *)(uintptr_t)tasks[i].from);
     }
     count = 0;
@@ -200,4 +202,11 @@ PUBLIC int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz,
     if (launches++ == failing)
         return 719;
     return add((struct task){.kind = LAUNCH, .from = *parameters, .bytes = 4096, .kernel = (enum device_kernel)((uintptr_t)function - 1), .grid = {gx, gy, gz}});
+}
+
+/* What a library (tests/cuda/fake_cublas.c) gives to the stream. */
+int fake_stream_call(void *stream, void (*call)(const void *arguments), const void *arguments, size_t bytes);
+PUBLIC int fake_stream_call(void *stream, void (*call)(const void *arguments), const void *arguments, size_t bytes)
+{
+    return stream != gpu || captures ? 1 : add((struct task){.kind = CALL, .from = arguments, .bytes = bytes, .call = call});
 }

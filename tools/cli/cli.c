@@ -114,11 +114,11 @@ static void tell_missing(const struct cli *c)
         fprintf(stderr, "verbatim: warning: %s %s\n", c->model_dir, CLI_NO_QUERY_SCALE);
 }
 
-int cli_without_onednn(const struct cli *c)
+int cli_has_prefill(const struct cli *c, const char *kind) { return c->session.prefill && !strcmp(c->session.prefill, kind); }
+
+int cli_without_prefill(const struct cli *c, const char *kind)
 {
-    if (!c->session.prefill || strcmp(c->session.prefill, "onednn"))
-        return EXIT_DONE;
-    return cli_fail(c, EXIT_USAGE, "verbatim %s has --prefill contract and expanded, but not onednn", c->command->name);
+    return cli_has_prefill(c, kind) ? cli_fail(c, EXIT_USAGE, "verbatim %s does not have --prefill %s", c->command->name, kind) : EXIT_DONE;
 }
 
 /* Reads the options about a GPU. */

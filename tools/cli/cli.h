@@ -278,8 +278,10 @@ void cli_drafting_close(struct cli *c);
 
 /* Opens the model, and the tokenizer if the model has one. Reports errors. */
 int cli_open(struct cli *c);
-/* Reports an error if --prefill is onednn, which computes no rows in vb_evaluate. */
-int cli_without_onednn(const struct cli *c);
+/* Returns whether --prefill is this kind. */
+int cli_has_prefill(const struct cli *c, const char *kind);
+/* Reports an error if --prefill is this kind: onednn computes no rows in vb_evaluate. */
+int cli_without_prefill(const struct cli *c, const char *kind);
 vb_model_facts cli_facts(const struct cli *c); /* of c->model */
 void cli_close(struct cli *c);
 

@@ -213,7 +213,7 @@ static int check_prompts(const struct cli *c)
                           c->messages ? "--messages" : NULL, c->load ? "--session" : NULL, c->save ? "--save-session" : NULL,
                           c->logprobs >= 0 ? "--logprobs" : NULL, c->routes_in ? "--routes-in" : NULL, c->routes_out ? "--routes-out" : NULL,
                           c->kept_in ? "--kept-in" : NULL, c->kept_out ? "--kept-out" : NULL,
-                          c->session.prefill && !strcmp(c->session.prefill, "onednn") ? "--prefill onednn" : NULL};
+                          cli_has_prefill(c, "onednn") ? "--prefill onednn" : cli_has_prefill(c, "cublas") ? "--prefill cublas" : NULL};
     const char *without = c->out ? "-o" : c->max_sequences ? "--max-sequences" : c->cache_tokens ? "--cache-tokens" : c->dp ? "--dp" : NULL;
     if (!c->prompts)
         return without ? cli_fail(c, EXIT_USAGE, "%s wants --prompts", without) : EXIT_DONE;

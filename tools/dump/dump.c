@@ -5,19 +5,19 @@
 #include "tools/dump/dump.h"
 #include "tools/dump/gradients.h"
 
-static int is_onednn(const struct cli *c) { return c->session.prefill && !strcmp(c->session.prefill, "onednn"); }
-
 static int has_heads(const struct cli *c) { return c->session.drafting.method && !strcmp(c->session.drafting.method, "parallel-heads"); }
 
 /* Returns why these options do not go together, or NULL. */
 static const char *refused(const struct cli *c)
 {
     int drafts = c->draft_given && !c->draft_by_system;
-    if (c->reference && (c->n > 0 || (drafts && !has_heads(c)) || c->draft_tokens >= 0 || c->context > 0 || is_onednn(c)))
+    if (c->reference && (c->n > 0 || (drafts && !has_heads(c)) || c->draft_tokens >= 0 || c->context > 0 || cli_has_prefill(c, "onednn")))
         return "--reference computes one pass over the tokens; -n, --draft, --prefill onednn and --context do not go with it";
     if (c->n <= 0 && drafts && !c->reference)
         return "--draft wants -n: one pass drafts nothing";
-    if (c->n <= 0 && is_onednn(c))
+    if (cli_has_prefill(c, "cublas"))
+        return "dump sees values that the CPU computes, and --prefill cublas computes on a GPU; logits and eval have it";
+    if (c->n <= 0 && cli_has_prefill(c, "onednn"))
         return "--prefill onednn wants -n: one pass that is not continued is not computed by oneDNN";
     return c->taps && !*c->taps ? "--taps is empty" : NULL;
 }

@@ -226,7 +226,9 @@ static int report(const struct scores *s)
 static int run(struct cli *c)
 {
     struct scores s = {.c = c, .answers = {.fd = -1}};
-    int code = cli_without_onednn(c);
+    int code = cli_without_prefill(c, "onednn");
+    if (code == EXIT_DONE) /* texts share rows, whose bits would depend on their chunks */
+        code = cli_without_prefill(c, "cublas");
     if (code == EXIT_DONE && !c->file)
         code = cli_fail(c, EXIT_USAGE, "--file is missing; see verbatim score --help");
     if (code == EXIT_DONE)
