@@ -389,9 +389,8 @@ typedef struct vb_session_options {
      *
      * "onednn": oneDNN computes the linear layers, which is faster. With "onednn" the results have other bits than with "contract".
      * These bits depend on the version of oneDNN and on the kind of CPU. They do not depend on drafts, threads or `isa`.
-     *
-     * With "onednn", either all weights must be BF16 or all weights must be F32, and prefill_chunk must be 0 or 512.
-     * With BF16 weights, the input of linear layers is rounded to BF16 as in precision bf16.
+     * Either all weights must be BF16 or all weights must be F32, and prefill_chunk must be 0 or 512. With BF16 weights, the
+     * input of linear layers is rounded to BF16 as in precision bf16. "cublas": the same by a GPU (verbatim_device.h).
      *
      * Here, the prompt consists of the tokens that were appended before the first token was generated (with "onednn",
      * also before the first token was evaluated). If vb_truncate cuts inside the prompt or at its end, the tokens
@@ -432,8 +431,8 @@ typedef struct vb_session_options {
 } vb_session_options;
 
 /* Opens a session without tokens. `options` may be NULL. The model must outlive the session. On an error *out is NULL.
- * Returns VB_BAD_ARGUMENT if an option is invalid. Returns VB_UNSUPPORTED if the CPU has no FMA instructions, or if
- * `prefill` is "onednn" and oneDNN cannot use the weights. */
+ * Returns VB_BAD_ARGUMENT if an option is invalid. Returns VB_UNSUPPORTED if the CPU has no FMA instructions, if `prefill` is
+ * "onednn" and oneDNN cannot use the weights, or if it is "cublas" and cuBLAS cannot be used. */
 int vb_session_open(vb_session **out, const vb_model *model, const vb_session_options *options, vb_error *err);
 void vb_session_close(vb_session *session);
 
@@ -544,8 +543,8 @@ typedef struct vb_generate_options {
 int vb_generate(vb_session *session, const vb_generate_options *options, vb_result *result, vb_error *err);
 
 /* Computes the rows of all tokens appended so far, except the last token. vb_generate computes the last token's row
- * later, because it needs the logits of this row to choose the next token. With `prefill` "onednn", vb_prefill computes
- * only whole chunks. vb_prefill chooses no token. A later vb_generate gives the same result as without vb_prefill. */
+ * later, because it needs the logits of this row to choose the next token. With `prefill` "onednn" or "cublas", vb_prefill
+ * computes only whole chunks. vb_prefill chooses no token. A later vb_generate gives the same result as without vb_prefill. */
 int vb_prefill(vb_session *session, vb_error *err);
 
 /* Called by vb_evaluate for each row of the target (depth -1) or of an MTP module (depth 0 and more). The target's

@@ -14,7 +14,7 @@ typedef struct vb_batch vb_batch;
 
 typedef struct vb_batch_options {
     /* Options for all requests. `context` is the number of tokens of the longest request, and `prefill_chunk` the
-     * number of prompt tokens in a pass. Options with taps or with `prefill` "onednn" are refused. A trace
+     * number of prompt tokens in a pass. Options with taps or with `prefill` "onednn" or "cublas" are refused. A trace
      * reports the events of all requests, with the number of the request as vb_trace.sequence. With
      * `prefill` "expanded", requests share the rows of a common beginning only as far as it belongs to both prompts.
      * Requests with acceptance mode rejection or relaxed are refused if the draft method is eagle-reroll or

@@ -9,6 +9,12 @@
 #ifndef VERBATIM_DEVICE_H
 #define VERBATIM_DEVICE_H
 
+/* vb_session_options.prefill "cublas", for performance: in passes over the prompt, cuBLAS multiplies the matrices of the layers that the GPU computes, in BF16
+ * with sums in f32. So weights that are not BF16 are rounded to it. It multiplies no quantised matrices, and not W_uk and W_uv. The prompt is computed in
+ * chunks of 512 tokens, and rows of vb_evaluate count as rows of a prompt. Results have other bits, which depend on the version of cuBLAS, on the kind of GPU
+ * and on which layers it computes, but not on drafts, threads or `isa`. cuBLAS is opened with the first such session: libcublas.so.13, .12 or .11. Taps, forced
+ * and recorded routes, and batches do not go with it. It has not yet run on a GPU. */
+
 /* Used as vb_model_options.offload. */
 typedef struct vb_offload {
     /* "cuda" or "cuda:N": NVIDIA GPU number N (0), an error if it cannot be used. "auto": GPU number 0 if it can be used, else the CPU. NULL or "cpu": the CPU. */

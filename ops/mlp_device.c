@@ -102,10 +102,10 @@ static int sort_pairs(struct op_ctx *cx, struct sorted_pairs *p, const int32_t *
     return 1;
 }
 
-enum matrix { GATE, UP, DOWN };
+enum of_expert { GATE, UP, DOWN };
 
 /* Multiplies the matrix of each expert by this expert's rows of x, of all pairs. y is an address of the device. */
-static void multiply_experts(struct op_ctx *cx, float *y, const struct moe_weights *w, enum matrix which, const struct sorted_pairs *p, const uint16_t *x)
+static void multiply_experts(struct op_ctx *cx, float *y, const struct moe_weights *w, enum of_expert which, const struct sorted_pairs *p, const uint16_t *x)
 {
     for (size_t e = 0; e < w->experts; e++) {
         struct mlp_weights m = w->weights_of(w->arg, e);

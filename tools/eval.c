@@ -217,8 +217,8 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--prefill", "Choose how attention is computed in all rows of the text: contract or expanded (default contract). With expanded, the "
-                  "results are those of a prompt."},
+    {"--prefill", "Choose how attention is computed in all rows of the text: contract, expanded or cublas (default contract). With expanded and "
+                  "cublas, the results are those of a prompt."},
     {"--context", "Cut the text into windows of N tokens (default 512, or max_position_embeddings if that is smaller)."},
     {"--acceptance", "With the value relaxed: also measure the cost of relaxed acceptance. Unless --thinking-tokens is given, the whole "
                      "text is treated as thinking."},

@@ -95,8 +95,8 @@ static int run(struct cli *c)
 
 static const struct note notes[] = {
     {"-o", "Write the tensors to this safetensors file. The file appears only when it is complete."},
-    {"--prefill", "Choose how attention is computed for all tokens: contract or expanded (default contract). With expanded, the results "
-                  "are those of a prompt."},
+    {"--prefill", "Choose how attention is computed for all tokens: contract, expanded or cublas (default contract). With expanded and "
+                  "cublas, the results are those of a prompt."},
     {"--json", "Print {\"file\": ..., \"tokens\": n} on stdout."},
     {NULL, NULL}};
 

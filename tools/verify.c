@@ -399,8 +399,9 @@ static const struct note notes[] = {
     {"--threads", "Use N threads in every run (default: several numbers in turn)."},
     {"--isa", "Use this instruction set in every run (default: each one that the processor has)."},
     {"--prefill-chunk", "Compute N tokens of the prompt per pass in every run (default: 1, 7, 64 and 512 in turn)."},
-    {"--prefill", "Choose how the prompt is computed in every run: contract, expanded or onednn (default contract). With onednn, the "
-                  "prompt is always computed in chunks of 512 tokens, so `verify` does not vary the chunk size."},
+    {"--prefill", "Choose how the prompt is computed in every run: contract, expanded, onednn or cublas (default contract). With onednn "
+                  "and cublas, the prompt is always computed in chunks of 512 tokens, so `verify` does not vary the chunk size. With cublas, it "
+                  "does not vary the layers of the GPU either."},
     {"--json", "Print an object with the keys equal, prefill, compared_with and rows. Each row describes one run."},
     {NULL, NULL}};
 

@@ -72,12 +72,12 @@ TEST(verify_varies_all_but_the_chunk)
 
 TEST(what_is_wrong_is_said_in_a_sentence)
 {
-    expect_failure(RUN("generate", TALE, "--tokens", "5", "--prefill", "mkl"), 2, "unknown prefill mkl; known are contract, expanded and onednn");
+    expect_failure(RUN("generate", TALE, "--tokens", "5", "--prefill", "mkl"), 2, "unknown prefill mkl; known are contract, expanded, onednn and cublas");
     expect_failure(RUN("generate", TALE, "--tokens", "5", "--prefill", "onednn", "--prefill-chunk", "64"), 2,
                    "prefill chunk is 64; with prefill onednn it is 512");
     expect_failure(RUN("generate", TINY "v3", "--tokens", "5", "--prefill", "onednn"), 1,
                    "q_a_proj of layer 0 is F8_E4M3; prefill onednn wants all weights BF16, as precision bf16 makes them, or all F32");
-    expect_failure(RUN("logits", TALE, "--tokens", "5", "-o", a, "--prefill", "onednn"), 2, "verbatim logits has --prefill contract and expanded, but not onednn");
+    expect_failure(RUN("logits", TALE, "--tokens", "5", "-o", a, "--prefill", "onednn"), 2, "verbatim logits does not have --prefill onednn");
     expect_failure(RUN("dump", TALE, "--tokens", "5", "-o", a, "--prefill", "onednn"), 2, "--prefill onednn wants -n");
     need_onednn();
     struct said s = RUN("generate", TINY "v3", "--tokens", "5", "-n", "2", "--prefill", "onednn", "--precision", "bf16");

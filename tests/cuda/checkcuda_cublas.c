@@ -51,17 +51,22 @@ static void check_sums(const float *got, size_t ldy, const float *x, const struc
         }
 }
 
+static struct weight_view random_q8(struct device *d, size_t rows, size_t cols, uint64_t *seed)
+{
+    size_t bytes = rows * cols / 32 * 34;
+    unsigned char *blocks = guarded(bytes);
+    for (size_t i = 0; i < bytes; i++)
+        blocks[i] = (unsigned char)(i % 34 == 1 ? 0x1c : next_random(seed)); /* scales are about 2^-8 */
+    return (struct weight_view){.type = WEIGHT_Q8_0, .data = with_twin(d, blocks, bytes), .rows = rows, .cols = cols, .stride = cols};
+}
+
 /* Two matrices that read the same x: one by the library, and one that is quantised. */
 static void check_linear(struct device *d, int type, size_t N, size_t K, size_t S, size_t more, size_t shift, uint64_t *seed)
 {
     size_t mark = guard_count, bytes = op_linear_scratch(S, K), ldy = N + 3, count = S * ldy * sizeof(float), of_q = S * 8 * sizeof(float);
     struct stored_matrix m = random_matrix(type, N, K, seed);
-    struct weight_view w = on_device(d, &m.view, more, shift), q = {.type = WEIGHT_Q8_0, .rows = 8, .cols = K, .stride = K};
+    struct weight_view w = on_device(d, &m.view, more, shift), q = random_q8(d, 8, (K + 31) / 32 * 32, seed);
     int with_q = K % 32 == 0;
-    unsigned char *blocks = guarded(8 * (K / 32 + 1) * 34);
-    for (size_t i = 0; i < 8 * (K / 32 + 1) * 34; i++)
-        blocks[i] = (unsigned char)(i % 34 == 1 ? 0x1c : next_random(seed)); /* scales are about 2^-8 */
-    q.data = with_twin(d, blocks, 8 * (K / 32 + 1) * 34);
     float *x = with_twin(d, random_floats(S * K, seed), S * K * sizeof(float)), *y = with_twin(d, guarded_floats(S * ldy), count);
     float *got = with_twin(d, guarded_floats(S * 8), of_q), *want = guarded_floats(S * 8), *exact = guarded_floats(S * N);
     struct op_ctx cpu = context_of(scalar_table(), 1, bytes), cx = device_context(d, bytes);
@@ -81,8 +86,8 @@ static void check_linear(struct device *d, int type, size_t N, size_t K, size_t 
     op_linear_exact(&cx, y, x, &w, S);
     device_read(d, y, S * N * sizeof(float));
     check_same_bits(y, N, exact, N, S, N);
-    device_remove(d, x), device_remove(d, y), device_remove(d, got), device_remove(d, blocks), device_remove(d, cx.scratch);
-    without_twin(d, &w, shift);
+    device_remove(d, x), device_remove(d, y), device_remove(d, got), device_remove(d, cx.scratch);
+    without_twin(d, &w, shift), without_twin(d, &q, 0);
     release_to(mark);
 }
 
@@ -149,13 +154,18 @@ static float *integer_floats(struct device *d, size_t n, uint64_t *seed)
     return with_twin(d, x, n * sizeof *x);
 }
 
-static void check_experts(struct device *d, size_t experts, size_t chosen, size_t S, int shares, size_t more, uint64_t *seed)
+/* If `mixed` is set, W_gate of the experts is quantised. Then our kernels compute all of an expert, and x is not rounded to BF16. */
+static void check_experts(struct device *d, size_t experts, size_t chosen, size_t S, int shares, int mixed, size_t more, uint64_t *seed)
 {
-    size_t mark = guard_count, width = 72, i = 40, pairs = S * chosen, size = S * width * sizeof(float), bytes = op_moe_scratch(S, width, i, i, experts, chosen);
+    size_t mark = guard_count, width = 96, i = 40, pairs = S * chosen, size = S * width * sizeof(float), bytes = op_moe_scratch(S, width, i, i, experts, chosen);
     struct three *w = guarded(experts * sizeof *w), *there = guarded(experts * sizeof *w), shared = integer_three(d, width, i, more, seed);
     struct mlp_weights of_shared = weights_of(&shared, 0);
     for (size_t e = 0; e < experts; e++) {
         w[e] = integer_three(d, width, i, more, seed);
+        if (mixed) {
+            without_twin(d, &w[e].gate, 0);
+            w[e].gate = random_q8(d, i, width, seed);
+        }
         there[e] = (struct three){device_view(d, &w[e].gate), device_view(d, &w[e].up), device_view(d, &w[e].down)};
     }
     assert_int_equal(device_add(d, w, experts * sizeof *w), 0);
@@ -170,13 +180,14 @@ static void check_experts(struct device *d, size_t experts, size_t chosen, size_
     float *got = with_twin(d, guarded_floats(S * width), size);
     with_twin(d, weight, pairs * sizeof *weight);
     struct op_ctx cpu = context_of(scalar_table(), 1, bytes), cx = device_context(d, bytes);
-    cpu.bf16 = 1;
+    cpu.bf16 = !mixed;
     cx.cublas = 1;
-    CASE("%zu of %zu experts%s, S=%zu, %zu more columns", chosen, experts, shares ? " and a shared one" : "", S, more);
+    CASE("%zu of %zu experts%s%s, S=%zu, %zu more columns", chosen, experts, shares ? " and a shared one" : "", mixed ? " of mixed types" : "", S, more);
     op_moe(&cpu, want, x, expert, weight, &weights, S);
     op_moe(&cx, got, x, expert, weight, &weights, S);
     device_read(d, got, size);
     check_same_bits(got, width, want, width, S, width);
+    cpu.bf16 = 1;
     op_mlp(&cpu, want, x, &of_shared, S);
     op_mlp(&cx, got, x, &of_shared, S);
     device_read(d, got, size);
@@ -197,9 +208,11 @@ TEST(feed_forward_layers_have_the_bits_of_precision_bf16)
     } shapes[] = {{8, 2, 1}, {8, 3, 5}, {1, 1, 3}, {40, 4, 9}, {4, 1, 34}};
     uint64_t seed = 3;
     struct device *d = open_gemm();
-    for (size_t n = 0; n < COUNT(shapes); n++) /* more columns: rows of 72 and 40 numbers are aligned, those of 77 and 45 are not */
-        for (size_t more = 0; more <= 5; more += 5)
-            check_experts(d, shapes[n].experts, shapes[n].chosen, shapes[n].S, n % 2, more, &seed);
+    for (size_t n = 0; n < COUNT(shapes); n++) /* more columns: rows of 96 and 40 numbers are aligned, those of 101 and 45 are not */
+        for (size_t more = 0; more <= 5; more += 5) {
+            check_experts(d, shapes[n].experts, shapes[n].chosen, shapes[n].S, n % 2, 0, more, &seed);
+            check_experts(d, shapes[n].experts, shapes[n].chosen, shapes[n].S, 0, 1, more, &seed);
+        }
     close_checked_device(d);
 }
 

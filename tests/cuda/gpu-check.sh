@@ -11,6 +11,7 @@
 #     code        the machine code does not flush and does not approximate
 #     sanitizer   compute-sanitizer: memory, races in shared memory, barriers
 #     speed       bench of a model with 1.3 billion parameters: passes, prompts, decoding. PRECISIONS: default "bf16 q8 q4 fp8". SHAPE: default mid
+#     cublas      --prefill cublas: the speed of cuBLAS alone and of prompts of 512 tokens, what it costs, and that drafts change no bit
 #     profile     ncu: the time and the memory bandwidth of each kernel, in passes of one row
 #     lite        bench of DeepSeek-V2-Lite's shape; needs 32 GB of disk and of memory
 #
@@ -20,7 +21,7 @@
 set -u
 build=${1:?usage: tests/cuda/gpu-check.sh BUILD [STAGE...]}
 shift
-stages=${*:-machine kernels exp models code sanitizer speed profile}
+stages=${*:-machine kernels exp models code sanitizer speed cublas profile}
 logs=${LOGS:-$build/gpu-check}
 limit=${LIMIT:-240}
 shape=${SHAPE:-mid}
@@ -159,6 +160,18 @@ speed_of() { # SHAPE ROUNDS
     done
 }
 
+cublas() {
+    log cublas "$build/tests/checkcuda_cublas" --speed && cat "$work/out" || { tail -5 "$work/out"; fail "cuBLAS alone"; }
+    checkpoint "$shape"
+    for kind in contract cublas; do
+        log cublas "$build/verbatim" generate "$work/$shape" --tokens "$(seq -s, 5 516)" -n 1 --device cuda --gpu-layers all --prefill $kind --stats || fail "prompt, $kind"
+        echo "512 tokens, --prefill $kind: $(grep -o 'prefill[^,;]*' "$work/out" | head -1)"
+        log cublas "$build/verbatim" eval golden/tale --file README.md --device cuda --gpu-layers all --prefill $kind || fail "eval, $kind"
+        echo "golden/tale reads README.md, --prefill $kind: $(grep 'main loss' "$work/out")"
+    done
+    one_model golden/tale --prompt "Once upon a time" -n 64 --prefill cublas # drafts and plain decoding
+}
+
 profile() {
     has ncu || return
     for precision in ${PRECISIONS:-bf16 q8 q4}; do
@@ -183,6 +196,7 @@ for stage in $stages; do
         code) say "machine code: nothing that flushes or approximates"; code;;
         sanitizer) say "compute-sanitizer"; sanitizer;;
         speed) say "speed, shape $shape"; speed_of "$shape" 5;;
+        cublas) say "prompts by cuBLAS, shape $shape"; cublas;;
         profile) say "profile"; profile;;
         lite) say "speed, the shape of DeepSeek-V2-Lite"; speed_of lite 3;;
         *) fail "there is no stage $stage";;

@@ -182,7 +182,7 @@ TEST(a_session_has_one_kind_of_prefill)
     vb_model *m = open_tiny("v3");
     vb_session *s;
     vb_session_options o = {.context = 20, .threads = 1, .prefill = "expanded,onednn"};
-    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "unknown prefill expanded,onednn; known are contract, expanded and onednn");
+    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "unknown prefill expanded,onednn; known are contract, expanded, onednn and cublas");
     vb_model_close(m);
 }
 

@@ -498,7 +498,7 @@ TEST(what_it_cannot_do_is_refused_before_work_starts)
     vb_model *m = open_model(TALE), *fp8 = open_tiny("v3"), *f16 = open_tiny("v2");
     vb_session *s = NULL;
     vb_session_options o = {.prefill = "mkl"};
-    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "unknown prefill mkl; known are contract, expanded and onednn");
+    REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "unknown prefill mkl; known are contract, expanded, onednn and cublas");
     o = onednn_options(100);
     o.prefill_chunk = 7;
     REFUSED(vb_session_open(&s, m, &o, &err), VB_BAD_ARGUMENT, "prefill chunk is 7; with prefill onednn it is 512");

@@ -38,12 +38,14 @@ const struct option options_to_run[] = {
     {"--context", "-c --ctx-size", "N", MODEL_OPTIONS, TAKES_COMPUTE | TAKES_PLAN, LONG_VALUE, AT(context), 1, 1 << 30,
      "Set the maximum number of tokens, prompt and output together (default: the length of the prompt plus -n)."},
     {"--prefill", NULL, "KIND", MODEL_OPTIONS, TAKES_PREFILL, TEXT_VALUE, SESSION(prefill), 0, 0,
-     "Choose how the prompt is computed: contract, expanded or onednn (default contract). With contract, the prompt is computed as all "
+     "Choose how the prompt is computed: contract, expanded, onednn or cublas (default contract). With contract, the prompt is computed as all "
      "other tokens are. With expanded, attention computes keys and values for each head, which is faster for long prompts. With contract "
      "and with expanded, the bits are the same on every machine. With onednn, the oneDNN library multiplies the matrices. "
      "With onednn, the prompt is computed in chunks of 512 tokens. If the weights are BF16, onednn also rounds the inputs of linear "
-     "layers as --precision bf16 does. The results with the three kinds have different bits. The bits with onednn may differ "
-     "between machines, but do not depend on drafting, threads or --isa."},
+     "layers as --precision bf16 does. With cublas, which needs --device cuda, the cuBLAS library multiplies the matrices of the GPU's layers, "
+     "unless they are quantised, in chunks of 512 tokens too; inputs and weights are rounded to BF16. This has not yet run on a GPU. The "
+     "results with the four kinds have different bits. The bits with onednn and cublas may differ between machines, and with cublas also with "
+     "--gpu-layers, but do not depend on drafting, threads or --isa."},
     {"--prefill-chunk", NULL, "N", MODEL_OPTIONS, TAKES_COMPUTE, INT_VALUE, SESSION(prefill_chunk), 1, 1 << 20,
      "Compute N tokens of the prompt in one pass (default 512; 2048 with --prefill expanded). The output is the same for every N."},
     {"--convention", NULL, "NAME=VALUE,...", MODEL_OPTIONS, TAKES_COMPUTE | TAKES_TRAIN, TEXT_VALUE, AT(convention), 0, 0,

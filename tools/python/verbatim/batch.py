@@ -24,7 +24,7 @@ class Batch(Closing):
     keep_finished  up to so many finished sequences, 0 to 64, leave their rows in the cache for requests that begin alike
     keep_apart     requests that begin alike do not share what is computed for their beginning
 
-    The other options are those of Session, but for callbacks that are told of taps and progress, and prefill "onednn". context: tokens of the
+    The other options are those of Session, but for callbacks that are told of taps and progress, and prefill "onednn" and "cublas". context: tokens of the
     longest request. Options of sampling and drafting are those of requests that name no others.
 
         with model.batch(context=4096, max_sequences=16, draft="mtp-eagle", keep_finished=8) as batch:

@@ -144,7 +144,7 @@ class Model(Closing):
         seeds          one for each prompt, in place of seed
         on_result      on_result(number, Result): told about each as it is done, number that of its prompt
 
-        The rest is generate's and Session's, but for callbacks that are told of tokens and taps, and prefill "onednn". The first error of
+        The rest is generate's and Session's, but for callbacks that are told of tokens and taps, and prefill "onednn" and "cublas". The first error of
         a prompt ends all."""
         return generate_many(self, prompts, n, max_sequences=max_sequences, cache_tokens=cache_tokens, keep_apart=keep_apart, seeds=seeds,
                              ignore_eos=ignore_eos, tokenizer=tokenizer, stop=stop, stop_tokens=stop_tokens, on_result=on_result, **options)

@@ -59,7 +59,7 @@ class Session(Closing):
     prefill_chunk, threads, isa      None: 512, the processors of this process, the best; none of them changes a bit
     exact_threads  always that many threads, even where fewer are faster
     prefill        "expanded": keys and values of the prompt are computed for each head, for speed; other bits, and the
-                   same promise. "onednn": oneDNN's linear layers read the prompt; other bits, see verbatim.h
+                   same promise. "onednn": oneDNN's linear layers read the prompt, and "cublas": a GPU's; other bits, see verbatim.h
     draft, draft_tokens              None or "none", "mtp-vanilla", "mtp-eagle", "ngram", ...; K (None: the number of MTP modules,
                    3 where these do not draft). Or draft(tokens, max), a function that gives the ids which may follow the timeline
                    tokens, int32; what is beyond max or not in the vocabulary is left out
