@@ -165,7 +165,7 @@ cublas() {
     checkpoint "$shape"
     for kind in contract cublas; do
         log cublas "$build/verbatim" generate "$work/$shape" --tokens "$(seq -s, 5 516)" -n 1 --device cuda --gpu-layers all --prefill $kind --stats || fail "prompt, $kind"
-        echo "512 tokens, --prefill $kind: $(grep -o 'prefill[^,;]*' "$work/out" | head -1)"
+        echo "512 tokens, --prefill $kind: $(grep -o 'prompt tokens ([^)]*)' "$work/out" | head -1)"
         log cublas "$build/verbatim" eval golden/tale --file README.md --device cuda --gpu-layers all --prefill $kind || fail "eval, $kind"
         echo "golden/tale reads README.md, --prefill $kind: $(grep 'main loss' "$work/out")"
     done
