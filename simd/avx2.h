@@ -69,6 +69,13 @@ const struct vector_loops *avx2_loops(void);
 /* The strip function of these loops; defined in avx2_strips.c. */
 void avx2_strip(size_t T, const struct strip *s);
 
+/* The decoders of these loops (struct vector_loops); defined in avx2_decode.c. */
+void avx2_decode(float *out, enum weight_type type, const void *codes, size_t chunks, float scale, int packed);
+void avx2_pack(float *packed, const float *x, size_t K);
+void avx2_decode_i4(float *out, const unsigned char *codes, const unsigned char *scales, size_t groups, int rounded, int packed);
+void avx2_decode_f4(float *out, const struct weight_view *w, size_t at, size_t chunks, int packed);
+void avx2_decode_cache_q8(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows, size_t groups);
+
 /* Kernel `index_scores`; defined in avx2_index.c. */
 void avx2_index_scores(float *score, const struct index_view *keys, const float *q, const float *w, size_t H, void *scratch);
 

@@ -1,11 +1,12 @@
-/* simd/avx2_tiles.c -- the tiles of one to six tokens, and the decoders.
+/* simd/avx2_tiles.c -- the tiles of one to six tokens.
  *
  * There are sixteen registers. The sums of one row and one token need two of them, a low half and a high half (avx2.h). An fma
- * takes four cycles, so eight sums, which are independent chains of fmas, can keep two fma units busy. For one or two tokens, a tile
- * multiplies both halves of four or two rows in one loop. For three tokens, it multiplies both halves of two rows: twelve sums.
+ * takes four cycles, so eight sums, which are independent chains of fmas, can keep two fma units busy. For one token, a tile
+ * multiplies both halves of four rows in one loop. For three tokens, it multiplies both halves of two rows: twelve sums.
  *
- * For four to six tokens, a tile multiplies the low half of two rows in one loop, and the high half in a second loop. For four
- * tokens, each word of weights is loaded once for its odd and its even weight, and each number of x once for two rows: ten loads for
+ * For two tokens, a tile multiplies the low half of four rows in one loop, and the high half in a second loop. For four to six
+ * tokens, it does so with two rows. In short rows, much of the time goes to what follows the loops: for two and four tokens, eight
+ * numbers are folded at once. For four tokens, each word of weights is loaded once for its odd and its even weight, and each number of x once for two rows: ten loads for
  * sixteen fmas. Twelve sums are more than are needed to keep the units busy, so a delay can be caught up. No register is then left for
  * a word of weights, which is loaded twice. More sums would leave too few registers for the operands, and compilers would keep some
  * sums on the stack (tests/kernels/stack_access.py looks for this). The second loop finds the weights in L1. The weights of the next
@@ -101,76 +102,159 @@ ALWAYS_INLINE void put_four(float *y, size_t b, size_t c, size_t d, const __m256
     put_two(y + b, y + d, _mm256_extractf128_ps(folded, 1), count - 2, first);
 }
 
-/* --- one and two tokens --- */
-
-/* One half of a chunk of R rows by T tokens; the chunk begins `at` bytes behind w. */
-ALWAYS_INLINE void half_chunk(enum tile_source source, int R, int T, int half, __m256 a[], const char *const w[],
-                              const char *const x[], size_t at)
+/* Eight sums, as fold_four: [a c e g | b d f h] */
+ALWAYS_INLINE __m256 fold_eight(const __m256 a[8])
 {
-    const size_t from = (source == FROM_BF16 ? 2 * at : at) + 32 * (size_t)half;
-    __m256 odd[2], even[2];
+    __m256 h[4];
     UNROLL
-    for (int t = 0; t < T; t++) {
-        odd[t] = _mm256_loadu_ps((const void *)(x[t] + from));
-        even[t] = _mm256_loadu_ps((const void *)(x[t] + from + 64));
-        if (T > 1) {
-            in_register(odd[t]);
-            in_register(even[t]);
-        }
+    for (int i = 0; i < 4; i++) { /* lanes l and l+4 */
+        __m256 middle = _mm256_permute2f128_ps(a[2 * i], a[2 * i + 1], 0x21);
+        h[i] = _mm256_add_ps(_mm256_blend_ps(a[2 * i], a[2 * i + 1], 0xf0), middle);
     }
+    __m256 abcd = _mm256_add_ps(_mm256_shuffle_ps(h[0], h[1], 0x44), _mm256_shuffle_ps(h[0], h[1], 0xee));
+    __m256 efgh = _mm256_add_ps(_mm256_shuffle_ps(h[2], h[3], 0x44), _mm256_shuffle_ps(h[2], h[3], 0xee));
+    return _mm256_add_ps(_mm256_shuffle_ps(abcd, efgh, 0x88), _mm256_shuffle_ps(abcd, efgh, 0xdd));
+}
+
+/* Stores four numbers, the next one `step` floats behind each. */
+ALWAYS_INLINE void put_numbers(float *y, size_t step, __m128 v, int first)
+{
+    if (!first)
+        v = _mm_add_ps(_mm_setr_ps(y[0], y[step], y[2 * step], y[3 * step]), v);
+    _mm_store_ss(y, v);
     UNROLL
-    for (int r = 0; r < R; r++) {
-        struct weights h = weights_of(source, w[r] + at, (size_t)half, 0);
-        UNROLL
-        for (int t = 0; t < T; t++)
-            a[r * T + t] = fused(a[r * T + t], h.odd, odd[t]);
-        UNROLL
-        for (int t = 0; t < T; t++)
-            a[r * T + t] = fused(a[r * T + t], h.even, even[t]);
+    for (int i = 1; i < 4; i++) {
+        int lane = _mm_extract_epi32(_mm_castps_si128(v), i);
+        memcpy(y + (size_t)i * step, &lane, sizeof lane);
     }
 }
 
-/* Rows r0 .. r0 + R of every tile by T tokens; R * T is 4. */
-ALWAYS_INLINE void rows_of(enum tile_source source, int R, int T, const struct tile *p, int r0)
+/* --- one token --- */
+
+/* One half of a chunk of four rows; the chunk begins `at` bytes behind w. */
+ALWAYS_INLINE void half_chunk(enum tile_source source, int half, __m256 a[4], const char *const w[4], const char *x, size_t at)
+{
+    const size_t from = (source == FROM_BF16 ? 2 * at : at) + 32 * (size_t)half;
+    __m256 odd = _mm256_loadu_ps((const void *)(x + from)), even = _mm256_loadu_ps((const void *)(x + from + 64));
+    UNROLL
+    for (int r = 0; r < 4; r++) {
+        struct weights h = weights_of(source, w[r] + at, (size_t)half, 0);
+        a[r] = fused(a[r], h.odd, odd);
+        a[r] = fused(a[r], h.even, even);
+    }
+}
+
+/* The four rows of every tile by one token. */
+ALWAYS_INLINE void one_token(enum tile_source source, const struct tile *p)
 {
     const size_t size = source == FROM_BF16 ? 64 : 128, end = p->chunks * size;
     const size_t w_next = p->w_next, y_next = p->y_next, prefetch = p->prefetch;
-    const char *w[TILE_ROWS], *x[2];
-    float *y = p->y + (size_t)r0 * p->y_row;
+    const char *w[4], *x = (const char *)p->x;
+    float *y = p->y;
     UNROLL
-    for (int r = 0; r < R; r++) {
-        w[r] = p->w[r0 + r];
+    for (int r = 0; r < 4; r++) {
+        w[r] = p->w[r];
         opaque(w[r]);
     }
-    UNROLL
-    for (int t = 0; t < T; t++) {
-        x[t] = (const char *)(p->x + (size_t)t * p->ldx);
-        opaque(x[t]);
-    }
+    opaque(x);
     for (size_t i = p->count; i; i--, y += y_next) {
         __m256 a[4], b[4];
         size_t at = 0, ahead = prefetch;
         UNROLL
-        for (int n = 0; n < 4; n++)
-            a[n] = b[n] = _mm256_setzero_ps();
+        for (int r = 0; r < 4; r++)
+            a[r] = b[r] = _mm256_setzero_ps();
         do {
-            half_chunk(source, R, T, 0, a, w, x, at);
-            half_chunk(source, R, T, 1, b, w, x, at);
+            half_chunk(source, 0, a, w, x, at);
+            half_chunk(source, 1, b, w, x, at);
             UNROLL
-            for (int r = 0; r < R; r++)
+            for (int r = 0; r < 4; r++)
                 prefetch_weights(source, w[r], ahead);
             ahead += size;
             opaque(ahead);
         } while ((at += size) != end);
         UNROLL
-        for (int n = 0; n < 4; n++)
-            a[n] = _mm256_add_ps(a[n], b[n]);
-        if (T == 1)
-            put_four(y, p->y_row, 2 * p->y_row, 3 * p->y_row, a, 4, p->first);
-        else
-            put_four(y, p->ldy, p->y_row, p->y_row + p->ldy, a, 4, p->first);
+        for (int r = 0; r < 4; r++)
+            a[r] = _mm256_add_ps(a[r], b[r]);
+        put_four(y, p->y_row, 2 * p->y_row, 3 * p->y_row, a, 4, p->first);
         UNROLL
-        for (int r = 0; r < R; r++)
+        for (int r = 0; r < 4; r++)
+            w[r] += w_next;
+    }
+}
+
+/* --- two tokens --- */
+
+/* Computes one half (0 or 1) of the sums of four rows and two tokens over a block: sums[2 * row + token]. */
+ALWAYS_INLINE void half_of_two(enum tile_source source, __m256 sums[8], const struct tile *p, const char *const w[], size_t half)
+{
+    const size_t size = source == FROM_BF16 ? 64 : 128, half_size = source == FROM_F32 ? 64 : 32, ldx = p->ldx, prefetch = p->prefetch;
+    const float *x = p->x + 8 * half;
+    const char *v[4] = {w[0] + half * half_size, w[1] + half * half_size, w[2] + half * half_size, w[3] + half * half_size};
+    __m256 a[8];
+    size_t at = 0, ahead = prefetch;
+    UNROLL
+    for (int r = 0; r < 4; r++)
+        opaque(v[r]);
+    UNROLL
+    for (int n = 0; n < 8; n++)
+        a[n] = _mm256_setzero_ps();
+    for (size_t chunk = p->chunks; chunk; chunk--) {
+        __m256 odd[2], even[2];
+        UNROLL
+        for (size_t t = 0; t < 2; t++) {
+            odd[t] = _mm256_loadu_ps(x + t * ldx);
+            even[t] = _mm256_loadu_ps(x + t * ldx + 16);
+            in_register(odd[t]);
+            in_register(even[t]);
+        }
+        UNROLL
+        for (int r = 0; r < 4; r++) {
+            struct weights h = weights_of(source, v[r] + at, 0, 1);
+            UNROLL
+            for (int t = 0; t < 2; t++)
+                a[2 * r + t] = fused(a[2 * r + t], h.odd, odd[t]);
+            UNROLL
+            for (int t = 0; t < 2; t++)
+                a[2 * r + t] = fused(a[2 * r + t], h.even, even[t]);
+        }
+        prefetch_weights(source, v[half ? 2 : 0], ahead);
+        prefetch_weights(source, v[half ? 3 : 1], ahead);
+        at += size, ahead += size, x += DOT_CHUNK;
+        opaque(ahead);
+    }
+    UNROLL
+    for (int n = 0; n < 8; n++)
+        sums[n] = a[n];
+}
+
+/* Computes the numbers of four rows and two tokens over a block: those of the rows for token 0, then those for token 1. */
+ALWAYS_INLINE __m256 block_of_two(enum tile_source source, const struct tile *p, const char *const w[4])
+{
+    __m256 low[8], high[8];
+    half_of_two(source, low, p, w, 0);
+    __asm__("" : "+m"(low)); /* keeps them out of the registers that the second loop needs */
+    half_of_two(source, high, p, w, 1);
+    __m256 sums[8];
+    UNROLL
+    for (int n = 0; n < 8; n++)
+        sums[n] = _mm256_add_ps(low[n], high[n]);
+    return fold_eight(sums);
+}
+
+typedef __m256 two_function(const struct tile *p, const char *const w[4]);
+
+/* The four rows of every tile by two tokens. */
+ALWAYS_INLINE void two_tokens(two_function *block, const struct tile *p)
+{
+    const size_t ldy = p->ldy, y_next = p->y_next, w_next = p->w_next, y_row = p->y_row;
+    const char *w[4] = {p->w[0], p->w[1], p->w[2], p->w[3]};
+    float *y = p->y;
+    for (size_t i = p->count; i; i--, y += y_next) {
+        __m256 s = block(p, w);
+        put_numbers(y, y_row, _mm256_castps256_ps128(s), p->first);
+        put_numbers(y + ldy, y_row, _mm256_extractf128_ps(s, 1), p->first);
+        UNROLL
+        for (int r = 0; r < 4; r++)
             w[r] += w_next;
     }
 }
@@ -238,114 +322,140 @@ ALWAYS_INLINE void three_tokens(three_function *block, const struct tile *p)
 
 /* --- four to six tokens --- */
 
-/* The addresses of one half of the first chunk of two rows and some tokens. */
-struct half {
-    const char *w0, *w1, *ahead;
-    const float *x, *last; /* x: tokens 0, 1 and 2; last: the other tokens */
-};
-
-/* Computes one half of the sums of two rows and T tokens (four or six) over a block: sums[T * row + token]. The loop is in a
- * function of its own, for the same reason as block_of_three. */
-ALWAYS_INLINE void half_block(enum tile_source source, int T, __m256 sums[12], const struct tile *p, struct half at)
+/* Computes one half (0 or 1) of the sums of two rows and T tokens over a block: sums[slots * row + token]. The tokens take the place
+ * of `slots` tokens, four or six. If there are fewer, one of them is used twice. */
+ALWAYS_INLINE void half_block(enum tile_source source, int slots, __m256 sums[], const struct tile *p, const char *w0, const char *w1,
+                              size_t half, size_t T)
 {
     const size_t size = source == FROM_BF16 ? 64 : 128, ldx = p->ldx;
+    const char *ahead = (half ? w1 : w0) + p->prefetch;
+    const float *x = p->x + 8 * half, *last = x + (slots == 4 ? 3 : T - 3) * ldx; /* x: tokens 0, 1 and 2; last: the other tokens */
     __m256 a[12];
+    w0 += (source == FROM_F32 ? 64 : 32) * half;
+    w1 += (source == FROM_F32 ? 64 : 32) * half;
     UNROLL
-    for (int n = 0; n < 2 * T; n++)
+    for (int n = 0; n < 2 * slots; n++)
         a[n] = _mm256_setzero_ps();
     for (size_t chunk = p->chunks; chunk; chunk--) {
         struct weights h0, h1;
-        if (T == 4) {
-            h0 = weights_of(source, at.w0, 0, 1);
-            h1 = weights_of(source, at.w1, 0, 1);
+        if (slots == 4) {
+            h0 = weights_of(source, w0, 0, 1);
+            h1 = weights_of(source, w1, 0, 1);
         } else {
-            h0.odd = weights_again(source, at.w0, 1);
-            h1.odd = weights_again(source, at.w1, 1);
+            h0.odd = weights_again(source, w0, 1);
+            h1.odd = weights_again(source, w1, 1);
         }
         UNROLL
-        for (int t = 0; t < T; t++) {
-            __m256 u = _mm256_loadu_ps(t < 3 ? at.x + (size_t)t * ldx : at.last + (size_t)(t - 3) * ldx);
+        for (int t = 0; t < slots; t++) {
+            __m256 u = _mm256_loadu_ps(t < 3 ? x + (size_t)t * ldx : last + (size_t)(t - 3) * ldx);
             in_register(u);
             a[t] = fused(a[t], h0.odd, u);
-            a[T + t] = fused(a[T + t], h1.odd, u);
+            a[slots + t] = fused(a[slots + t], h1.odd, u);
         }
-        if (T > 4) {
-            opaque(at.w0);
-            opaque(at.w1);
-            h0.even = weights_again(source, at.w0, 0);
-            h1.even = weights_again(source, at.w1, 0);
+        if (slots > 4) {
+            opaque(w0);
+            opaque(w1);
+            h0.even = weights_again(source, w0, 0);
+            h1.even = weights_again(source, w1, 0);
         }
         UNROLL
-        for (int t = 0; t < T; t++) {
-            __m256 u = _mm256_loadu_ps((t < 3 ? at.x + (size_t)t * ldx : at.last + (size_t)(t - 3) * ldx) + 16);
+        for (int t = 0; t < slots; t++) {
+            __m256 u = _mm256_loadu_ps((t < 3 ? x + (size_t)t * ldx : last + (size_t)(t - 3) * ldx) + 16);
             in_register(u);
             a[t] = fused(a[t], h0.even, u);
-            a[T + t] = fused(a[T + t], h1.even, u);
+            a[slots + t] = fused(a[slots + t], h1.even, u);
         }
-        prefetch_weights(source, at.ahead, 0);
-        at.w0 += size, at.w1 += size, at.ahead += size, at.x += DOT_CHUNK, at.last += DOT_CHUNK;
+        prefetch_weights(source, ahead, 0);
+        w0 += size, w1 += size, ahead += size, x += DOT_CHUNK, last += DOT_CHUNK;
     }
     UNROLL
-    for (int n = 0; n < 2 * T; n++)
+    for (int n = 0; n < 2 * slots; n++)
         sums[n] = a[n];
 }
 
-typedef void half_function(__m256 sums[12], const struct tile *p, struct half at);
-
-/* Rows r0 and r0 + 1 of every tile by T tokens, which take the place of `slots` tokens: four or six. If there are fewer, one of them is
- * used twice. */
-ALWAYS_INLINE void two_rows(half_function *half_of, int slots, size_t half_size, int T, const struct tile *p, int r0)
+/* Computes the numbers of two rows and four tokens over a block: those of the first row, then those of the
+ * second. */
+ALWAYS_INLINE __m256 block_of_four(enum tile_source source, const struct tile *p, const char *w0, const char *w1)
 {
-    const char *w0 = p->w[r0], *w1 = p->w[r0 + 1];
-    const float *x = p->x, *last = x + (size_t)(slots == 4 ? T - 1 : T - 3) * p->ldx;
-    float *y = p->y + (size_t)r0 * p->y_row;
-    for (size_t i = p->count; i; i--, y += p->y_next, w0 += p->w_next, w1 += p->w_next) {
-        __m256 a[12], b[12];
-        half_of(a, p, (struct half){w0, w1, w0 + p->prefetch, x, last});
-        half_of(b, p, (struct half){w0 + half_size, w1 + half_size, w1 + p->prefetch, x + 8, last + 8});
-        UNROLL
-        for (int n = 0; n < 2 * slots; n++)
-            a[n] = _mm256_add_ps(a[n], b[n]);
-        put_four(y, p->ldy, 2 * p->ldy, 3 * p->ldy, a, slots == 4 ? T : T - 2, p->first);
-        put_four(y + p->y_row, p->ldy, 2 * p->ldy, 3 * p->ldy, a + slots, slots == 4 ? T : T - 2, p->first);
-        if (slots == 6) {
+    __m256 low[8], high[8];
+    half_block(source, 4, low, p, w0, w1, 0, 4);
+    __asm__("" : "+m"(low)); /* keeps them out of the registers that the second loop needs */
+    half_block(source, 4, high, p, w0, w1, 1, 4);
+    __m256 sums[8]; /* of both rows side by side, because of fold_eight */
+    UNROLL
+    for (int t = 0; t < 4; t++) {
+        sums[2 * t] = _mm256_add_ps(low[t], high[t]);
+        sums[2 * t + 1] = _mm256_add_ps(low[4 + t], high[4 + t]);
+    }
+    return fold_eight(sums);
+}
+
+typedef __m256 four_function(const struct tile *p, const char *w0, const char *w1);
+
+/* All rows of every tile by four tokens, two rows at a time. */
+ALWAYS_INLINE void four_tokens(four_function *block, const struct tile *p)
+{
+    const size_t ldy = p->ldy, y_next = p->y_next, w_next = p->w_next, y_row = p->y_row;
+    for (int r = 0; r < TILE_ROWS; r += 2) {
+        const char *w0 = p->w[r], *w1 = p->w[r + 1];
+        float *y = p->y + (size_t)r * y_row;
+        for (size_t i = p->count; i; i--, y += y_next, w0 += w_next, w1 += w_next) {
+            __m256 s = block(p, w0, w1);
+            put_numbers(y, ldy, _mm256_castps256_ps128(s), p->first);
+            put_numbers(y + y_row, ldy, _mm256_extractf128_ps(s, 1), p->first);
+        }
+    }
+}
+
+/* --- five and six tokens --- */
+
+typedef void half_function(__m256 sums[12], const struct tile *p, const char *w0, const char *w1, size_t half, size_t T);
+
+/* All rows of every tile by T tokens, two rows at a time. */
+ALWAYS_INLINE void six_tokens(half_function *half_of, size_t T, const struct tile *p)
+{
+    for (int r = 0; r < TILE_ROWS; r += 2) {
+        const char *w0 = p->w[r], *w1 = p->w[r + 1];
+        float *y = p->y + (size_t)r * p->y_row;
+        for (size_t i = p->count; i; i--, y += p->y_next, w0 += p->w_next, w1 += p->w_next) {
+            __m256 a[12], b[12];
+            half_of(a, p, w0, w1, 0, T);
+            half_of(b, p, w0, w1, 1, T);
+            UNROLL
+            for (int n = 0; n < 12; n++)
+                a[n] = _mm256_add_ps(a[n], b[n]);
+            put_four(y, p->ldy, 2 * p->ldy, 3 * p->ldy, a, (int)T - 2, p->first);
+            put_four(y + p->y_row, p->ldy, 2 * p->ldy, 3 * p->ldy, a + 6, (int)T - 2, p->first);
             __m256 rest[4] = {a[4], a[5], a[10], a[11]};
-            put_four(y + (size_t)(T - 2) * p->ldy, p->ldy, p->y_row, p->y_row + p->ldy, rest, 4, p->first);
+            put_four(y + (T - 2) * p->ldy, p->ldy, p->y_row, p->y_row + p->ldy, rest, 4, p->first);
         }
     }
 }
 
 /* Functions of their own, for the same reason as block_of_three. name_half gets the address of half a block. */
 #define TILES_OF(name, source) \
-    static __attribute__((noinline)) void name##_1(const struct tile *p) { rows_of(source, 4, 1, p, 0); } \
-    static __attribute__((noinline)) void name##_2(const struct tile *p) \
+    static __attribute__((noinline)) void name##_1(const struct tile *p) { one_token(source, p); } \
+    static __attribute__((noinline)) __m256 name##_block_2(const struct tile *p, const char *const w[4]) \
     { \
-        for (int r = 0; r < TILE_ROWS; r += 2) \
-            rows_of(source, 2, 2, p, r); \
+        return block_of_two(source, p, w); \
     } \
-    static __attribute__((noinline)) void name##_half_4(__m256 sums[12], const struct tile *p, struct half at) \
+    static void name##_2(const struct tile *p) { two_tokens(name##_block_2, p); } \
+    static __attribute__((noinline)) __m256 name##_block_4(const struct tile *p, const char *w0, const char *w1) \
     { \
-        half_block(source, 4, sums, p, at); \
+        return block_of_four(source, p, w0, w1); \
     } \
-    static __attribute__((noinline)) void name##_half_6(__m256 sums[12], const struct tile *p, struct half at) \
+    static __attribute__((noinline)) void name##_half_6(__m256 sums[12], const struct tile *p, const char *w0, const char *w1, \
+                                                        size_t half, size_t T) \
     { \
-        half_block(source, 6, sums, p, at); \
+        half_block(source, 6, sums, p, w0, w1, half, T); \
     } \
     static __attribute__((noinline)) void name##_block_3(__m256 sums[12], const struct tile *p, const char *w0, const char *w1) \
     { \
         block_of_three(source, sums, p, w0, w1); \
     } \
     static void name##_3(const struct tile *p) { three_tokens(name##_block_3, p); } \
-    static void name##_4(const struct tile *p) \
-    { \
-        for (int r = 0; r < TILE_ROWS; r += 2) \
-            two_rows(name##_half_4, 4, source == FROM_F32 ? 64 : 32, 4, p, r); \
-    } \
-    static void name##_5_6(size_t T, const struct tile *p) \
-    { \
-        for (int r = 0; r < TILE_ROWS; r += 2) \
-            two_rows(name##_half_6, 6, source == FROM_F32 ? 64 : 32, (int)T, p, r); \
-    }
+    static void name##_4(const struct tile *p) { four_tokens(name##_block_4, p); } \
+    static void name##_5_6(size_t T, const struct tile *p) { six_tokens(name##_half_6, T, p); }
 TILES_OF(from_bf16, FROM_BF16)
 TILES_OF(from_f32, FROM_F32)
 TILES_OF(from_packed, FROM_PACKED)
@@ -363,157 +473,10 @@ static void tile(size_t T, const struct tile *p)
         (T == 1 ? one : T == 2 ? two : T == 3 ? three : four)[p->source](p);
 }
 
-/* half a chunk: 16 weights to out[0..15], or packed to 8 of the odd and 8 of the even ones */
-ALWAYS_INLINE void decode_half(float *out, enum weight_type type, const char *codes, __m256 scale, int packed)
-{
-    __m256 low, high;
-    if (type == WEIGHT_F16) {
-        __m256 a = _mm256_cvtph_ps(_mm_loadu_si128((const void *)codes));
-        __m256 b = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(codes + 16)));
-        __m256 a_b_low = _mm256_permute2f128_ps(a, b, 0x20), a_b_high = _mm256_permute2f128_ps(a, b, 0x31);
-        low = packed ? _mm256_shuffle_ps(a_b_low, a_b_high, 0xdd) : a; /* a1 a3 a5 a7 b1 b3 b5 b7 */
-        high = packed ? _mm256_shuffle_ps(a_b_low, a_b_high, 0x88) : b;
-    } else if (type == WEIGHT_I8) {
-        __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128((const void *)codes));
-        __m256i odd = _mm256_srai_epi32(words, 16), even = _mm256_srai_epi32(_mm256_slli_epi32(words, 16), 16);
-        low = _mm256_cvtepi32_ps(packed ? odd : _mm256_cvtepi16_epi32(_mm256_castsi256_si128(words)));
-        high = _mm256_cvtepi32_ps(packed ? even : _mm256_cvtepi16_epi32(_mm256_extracti128_si256(words, 1)));
-    } else {
-        __m256i words = type == WEIGHT_F8_E4M3 ? e4m3_to_bf16(_mm_loadu_si128((const void *)codes))
-                                               : _mm256_loadu_si256((const void *)codes);
-        low = packed ? odd_bf16(words) : widen_bf16(_mm256_castsi256_si128(words));
-        high = packed ? even_bf16(words) : widen_bf16(_mm256_extracti128_si256(words, 1));
-    }
-    _mm256_storeu_ps(out, weight_is_byte(type) ? _mm256_mul_ps(low, scale) : low);
-    _mm256_storeu_ps(out + (packed ? 16 : 8), weight_is_byte(type) ? _mm256_mul_ps(high, scale) : high);
-}
-
-ALWAYS_INLINE void decode_all(float *out, enum weight_type type, const char *codes, size_t chunks, float scale,
-                              int packed)
-{
-    const size_t size = weight_size(type);
-    const __m256 s = _mm256_set1_ps(scale);
-    for (; chunks; chunks--, out += DOT_CHUNK, codes += DOT_CHUNK * size) {
-        _mm_prefetch(codes + DOT_BLOCK * size, _MM_HINT_T0); /* this row in the next block */
-        decode_half(out, type, codes, s, packed);
-        decode_half(out + (packed ? 8 : 16), type, codes + 16 * size, s, packed);
-    }
-}
-
-/* round_to_bf16 (decode.h) */
-ALWAYS_INLINE __m256 round_bf16(__m256 x)
-{
-    __m256i bits = _mm256_castps_si256(x), one = _mm256_set1_epi32(1);
-    __m256i half = _mm256_add_epi32(_mm256_set1_epi32(0x7fff), _mm256_and_si256(_mm256_srli_epi32(bits, 16), one));
-    __m256 nan = _mm256_castsi256_ps(_mm256_or_si256(bits, _mm256_set1_epi32(0x400000)));
-    __m256 rounded = _mm256_blendv_ps(_mm256_castsi256_ps(_mm256_add_epi32(bits, half)), nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-    return _mm256_and_ps(rounded, _mm256_castsi256_ps(_mm256_set1_epi32((int)0xffff0000)));
-}
-
-static void decode(float *out, enum weight_type type, const void *codes, size_t chunks, float scale, int packed)
-{
-    switch (type) {
-    case WEIGHT_F16: decode_all(out, WEIGHT_F16, codes, chunks, scale, packed); break;
-    case WEIGHT_BF16: decode_all(out, WEIGHT_BF16, codes, chunks, scale, packed); break;
-    case WEIGHT_I8: decode_all(out, WEIGHT_I8, codes, chunks, scale, packed); break;
-    default: decode_all(out, WEIGHT_F8_E4M3, codes, chunks, scale, packed);
-    }
-}
-
-static void pack(float *packed, const float *x, size_t K)
-{
-    for (size_t k = 0; k < K; k += DOT_CHUNK, packed += DOT_CHUNK) {
-        float cut[DOT_CHUNK];
-        const float *chunk = K - k < DOT_CHUNK ? copy_cut(cut, x + k, K - k) : x + k;
-        for (size_t half = 0; half < 2; half++) {
-            _mm256_storeu_ps(packed + 8 * half, odd_f32(chunk + 16 * half));
-            _mm256_storeu_ps(packed + 16 + 8 * half, even_f32(chunk + 16 * half));
-        }
-    }
-}
-
-/* Stores eight even and eight odd elements: half a chunk. */
-ALWAYS_INLINE void put_pairs(float *out, size_t half, __m256 even, __m256 odd, int packed)
-{
-    __m256 first = _mm256_unpacklo_ps(even, odd), second = _mm256_unpackhi_ps(even, odd);
-    _mm256_storeu_ps(out + (packed ? 8 : 16) * half, packed ? odd : _mm256_permute2f128_ps(first, second, 0x20));
-    _mm256_storeu_ps(out + (packed ? 16 : 8) + (packed ? 8 : 16) * half, packed ? even : _mm256_permute2f128_ps(first, second, 0x31));
-}
-
-/* The low halves of the bytes are the even elements, the high halves the odd ones. */
-static void decode_i4(float *out, const unsigned char *codes, const unsigned char *scales, size_t groups, int rounded, int packed)
-{
-    const __m256i low = _mm256_set1_epi32(15), eight = _mm256_set1_epi32(8);
-    for (; groups; groups--, out += DOT_CHUNK, codes += DOT_CHUNK / 2, scales += 2) {
-        uint16_t bits;
-        memcpy(&bits, scales, sizeof bits);
-        __m256 scale = _mm256_set1_ps(bf16_to_f32(bits));
-        _mm_prefetch((const char *)codes + DOT_BLOCK / 2, _MM_HINT_T0); /* this row in the next block */
-        UNROLL
-        for (size_t half = 0; half < 2; half++) {
-            __m256i pairs = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(codes + 8 * half)));
-            __m256i q_even = _mm256_sub_epi32(_mm256_and_si256(pairs, low), eight), q_odd = _mm256_sub_epi32(_mm256_srli_epi32(pairs, 4), eight);
-            __m256 even = _mm256_mul_ps(_mm256_cvtepi32_ps(q_even), scale), odd = _mm256_mul_ps(_mm256_cvtepi32_ps(q_odd), scale);
-            if (rounded) {
-                even = round_bf16(even);
-                odd = round_bf16(odd);
-            }
-            put_pairs(out, half, even, odd, packed);
-        }
-    }
-}
-
-/* A code stands for numbers[code & 7], with bit 3 of the code as its sign. Half a chunk is a group of NVFP4. */
-static void decode_f4_chunks(float *out, const struct weight_view *w, size_t at, size_t chunks, int packed)
-{
-    const __m256 numbers = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f), factor = _mm256_set1_ps(f4_factor(w));
-    const __m256 minus = _mm256_set1_ps(-0.0f);
-    const size_t each = f4_scales_of_a_chunk(w);
-    const char *codes = (const char *)w->data + at / 2;
-    for (size_t some; chunks; chunks -= some, at += some * DOT_CHUNK) {
-        float scales[2 * F4_CHUNKS];
-        some = min_size(chunks, F4_CHUNKS);
-        f4_scales(scales, w, at, some);
-        for (size_t i = 0; i < some; i++, out += DOT_CHUNK, codes += DOT_CHUNK / 2) {
-            _mm_prefetch(codes + DOT_BLOCK / 2, _MM_HINT_T0); /* this row in the next block */
-            UNROLL
-            for (size_t half = 0; half < 2; half++) {
-                __m256i pairs = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)(codes + 8 * half))), high = _mm256_srli_epi32(pairs, 4);
-                __m256 scale = _mm256_set1_ps(scales[i * each + half * (each - 1)]);
-                /* vpermps reads only the lowest three bits of an index */
-                __m256 even = _mm256_permutevar8x32_ps(numbers, pairs), odd = _mm256_permutevar8x32_ps(numbers, high);
-                even = _mm256_xor_ps(even, _mm256_and_ps(_mm256_castsi256_ps(_mm256_slli_epi32(pairs, 28)), minus));
-                odd = _mm256_xor_ps(odd, _mm256_and_ps(_mm256_castsi256_ps(_mm256_slli_epi32(high, 28)), minus));
-                even = _mm256_mul_ps(_mm256_mul_ps(even, scale), factor);
-                odd = _mm256_mul_ps(_mm256_mul_ps(odd, scale), factor);
-                if (w->rounded) {
-                    even = round_bf16(even);
-                    odd = round_bf16(odd);
-                }
-                put_pairs(out, half, even, odd, packed);
-            }
-        }
-    }
-}
-
-static void decode_cache_q8(float *out, size_t ld, const unsigned char *blocks, size_t pitch, size_t rows, size_t groups)
-{
-    for (size_t r = 0; r < rows; r++, out += ld, blocks += pitch)
-        for (size_t g = 0; g < groups; g++) {
-            const char *block = (const char *)blocks + g * 36;
-            __m256 d = _mm256_castsi256_ps(_mm256_set1_epi32(_mm_cvtsi128_si32(_mm_loadu_si32(block))));
-            UNROLL
-            for (int i = 0; i < 4; i++) {
-                __m256i q = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)(block + 4 + 8 * i)));
-                _mm256_storeu_ps(out + g * DOT_CHUNK + 8 * i, _mm256_mul_ps(d, _mm256_cvtepi32_ps(q)));
-            }
-        }
-}
-
 #define LOOPS(most, parts)                                                                                                   \
     {                                                                                                                        \
-        .tokens = most, .parts_from = parts, .tile = tile, .strip_tokens = 6, .strip = avx2_strip, .decode = decode,          \
-        .decode_i4 = decode_i4, .decode_f4 = decode_f4_chunks, .decode_cache_q8 = decode_cache_q8, .pack = pack                \
+        .tokens = most, .parts_from = parts, .tile = tile, .strip_tokens = 6, .strip = avx2_strip, .decode = avx2_decode,     \
+        .decode_i4 = avx2_decode_i4, .decode_f4 = avx2_decode_f4, .decode_cache_q8 = avx2_decode_cache_q8, .pack = avx2_pack   \
     }
 
 /* docs/MEASUREMENTS.md, "Tiles of BF16 weights", has the reasons. */
