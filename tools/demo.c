@@ -1,4 +1,4 @@
-/* tools/demo.c -- `verbatim demo`: decodes one prompt in three ways, checks that the bits are equal, and measures the
+/* tools/demo.c -- `verbatim demo`: decodes one prompt in several ways, checks that the bits are equal, and measures the
  * times. */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -8,8 +8,11 @@
 #include "tools/cli/cli.h"
 #include "tools/demo.h"
 
-static const char *const methods[] = {"none", "mtp-vanilla", "mtp-eagle"};
-#define METHODS 3
+static const struct demo_way {
+    const char *method;
+    int draft_tokens; /* 0: as many as the options say; the text is printed, too */
+} ways[] = {{"none", 0}, {"mtp-vanilla", 0}, {"mtp-eagle", 0}, {"mtp-eagle", 1}};
+#define WAYS 4
 
 struct demo_run { /* whose text is shown */
     const struct cli *c;
@@ -33,7 +36,7 @@ static int show(void *context, const vb_event *e)
     return 0;
 }
 
-/* A draft method with one prompt: its session, and the times of its rounds. */
+/* One of the ways with one prompt: its session, and the times of its rounds. */
 struct demo_line {
     vb_session *session;
     vb_result result;
@@ -45,8 +48,15 @@ struct demo_prompt {
     size_t count;
     int held_out;   /* the prompt of --held-out: it is measured, but its text is not printed */
     int rounds, same;
-    struct demo_line line[METHODS];
+    long long draft_tokens; /* as the options say */
+    struct demo_line line[WAYS];
 };
+
+static void choose(struct cli *c, const struct demo_prompt *p, int w)
+{
+    c->session.drafting.method = ways[w].method;
+    c->draft_tokens = ways[w].draft_tokens ? ways[w].draft_tokens : p->draft_tokens;
+}
 
 struct demo_spread demo_spread(const double *numbers, int count)
 {
@@ -87,20 +97,30 @@ static double rate_of(const vb_result *r)
     return r->tokens > 1 && r->decode_seconds > 0.0 ? ((double)r->tokens - 1.0) / r->decode_seconds : 0.0;
 }
 
+/* Of the medians of the tokens per second, those without drafts are the unit. */
+static double speed_up(const struct demo_prompt *p, int w)
+{
+    double plain = demo_spread(p->line[0].tokens_per_second, p->rounds).median;
+    return plain > 0.0 ? demo_spread(p->line[w].tokens_per_second, p->rounds).median / plain : 0.0;
+}
+
 static void print_table(struct cli *c, const struct demo_prompt *p)
 {
-    printf("%-12s  %-14s  %-20s  %-29s  %s\n", "draft", "tokens/forward", "accepted, by depth", "tokens/s (median, spread)", "fingerprint");
-    for (int m = 0; m < METHODS; m++) {
-        const vb_result *r = &p->line[m].result;
-        struct demo_spread rate = demo_spread(p->line[m].tokens_per_second, p->rounds);
-        char depths[64] = "", spread[48];
-        c->session.drafting.method = methods[m];
+    printf("%-18s  %-14s  %-18s  %-27s  %-8s  %s\n", "draft", "tokens/forward", "accepted, by depth", "tokens/s (median, spread)", "speed-up", "fingerprint");
+    for (int w = 0; w < WAYS; w++) {
+        const vb_result *r = &p->line[w].result;
+        struct demo_spread rate = demo_spread(p->line[w].tokens_per_second, p->rounds);
+        char draft[40], depths[64] = "", spread[48], faster[16] = "";
+        choose(c, p, w);
+        snprintf(draft, sizeof draft, w ? "%s, K = %d" : "%s", ways[w].method, cli_draft_tokens(c));
         for (int k = 0; k < cli_draft_tokens(c) && k < 5; k++)
             snprintf(depths + strlen(depths), sizeof depths - strlen(depths), k ? "  %.0f %%" : "%.0f %%",
                      r->drafted_by_depth[k] ? 100.0 * (double)r->accepted_by_depth[k] / (double)r->drafted_by_depth[k] : 0.0);
-        snprintf(spread, sizeof spread, "(%.1f to %.1f)", rate.least, rate.most);
-        printf("%-12s  %14.2f  %-20s  %8.1f %-20s  %016" PRIx64 "\n", methods[m],
-               r->forwards ? ((double)r->tokens - 1.0) / (double)r->forwards : 0.0, depths, rate.median, spread, r->fingerprint);
+        snprintf(spread, sizeof spread, "(%.0f to %.0f)", rate.least, rate.most);
+        if (w)
+            snprintf(faster, sizeof faster, "%.2fx", speed_up(p, w));
+        printf("%-18s  %14.2f  %-18s  %8.0f %-18s  %8s  %016" PRIx64 "\n", draft,
+               r->forwards ? ((double)r->tokens - 1.0) / (double)r->forwards : 0.0, depths, rate.median, spread, faster, r->fingerprint);
     }
     puts(p->same ? "\nidentical, bit for bit: every logit of every token chosen has the same 32 bits" : "\nDIFFERENT");
 }
@@ -108,14 +128,15 @@ static void print_table(struct cli *c, const struct demo_prompt *p)
 static json_t *prompt_json(struct cli *c, const struct demo_prompt *p)
 {
     json_t *list = json_array();
-    for (int m = 0; m < METHODS; m++) {
-        const struct demo_line *line = &p->line[m];
+    for (int w = 0; w < WAYS; w++) {
+        const struct demo_line *line = &p->line[w];
         char fingerprint[17];
-        c->session.drafting.method = methods[m];
+        choose(c, p, w);
         snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, line->result.fingerprint);
-        json_array_append_new(list, json_pack("{s:s,s:i,s:s,s:o,s:o}", "draft", methods[m], "draft_tokens", cli_draft_tokens(c),
+        json_array_append_new(list, json_pack("{s:s,s:i,s:s,s:o,s:o,s:f}", "draft", ways[w].method, "draft_tokens", cli_draft_tokens(c),
                                               "fingerprint", fingerprint, "stats", cli_stats(&line->result, cli_draft_tokens(c)),
-                                              "tokens_per_second", demo_numbers(line->tokens_per_second, p->rounds)));
+                                              "tokens_per_second", demo_numbers(line->tokens_per_second, p->rounds), "speed_up",
+                                              speed_up(p, w)));
     }
     return list;
 }
@@ -131,30 +152,32 @@ static void print_heading(const struct cli *c, const char *method, const struct 
     free(text);
 }
 
-/* Runs each method once to show the text, which also warms up. Then measures the methods in turns, so that disturbances
- * of the machine affect all of them in the same way. */
+/* Runs each way once to show the text, which also warms up. Then measures the ways in turns, so that disturbances of the
+ * machine affect all of them in the same way. */
 static int run_prompt(struct cli *c, struct demo_prompt *p)
 {
-    int code = cli_prompt(c, &p->ids, &p->count), shown = !c->json && !p->held_out;
-    for (int m = 0; m < METHODS && code == EXIT_DONE; m++) {
-        c->session.drafting.method = methods[m];
+    int code = cli_prompt(c, &p->ids, &p->count);
+    for (int w = 0; w < WAYS && code == EXIT_DONE; w++) {
+        int shown = !c->json && !p->held_out && !ways[w].draft_tokens;
+        choose(c, p, w);
         if (shown)
-            print_heading(c, methods[m], p);
-        code = cli_session(c, p->count, c->n < 0 ? 160 : c->n, &p->line[m].session);
+            print_heading(c, ways[w].method, p);
+        code = cli_session(c, p->count, c->n < 0 ? 160 : c->n, &p->line[w].session);
         if (code == EXIT_DONE)
-            code = decode(c, p, &p->line[m], shown);
+            code = decode(c, p, &p->line[w], shown);
         if (shown)
             puts("\n");
     }
     p->same = 1;
     for (int round = 0; round < p->rounds; round++)
-        for (int m = 0; m < METHODS && code == EXIT_DONE; m++) {
-            code = decode(c, p, &p->line[m], 0);
-            p->line[m].tokens_per_second[round] = rate_of(&p->line[m].result);
-            p->same &= code == EXIT_DONE && p->line[m].result.fingerprint == p->line[0].result.fingerprint;
+        for (int w = 0; w < WAYS && code == EXIT_DONE; w++) {
+            code = decode(c, p, &p->line[w], 0);
+            p->line[w].tokens_per_second[round] = rate_of(&p->line[w].result);
+            p->same &= code == EXIT_DONE && p->line[w].result.fingerprint == p->line[0].result.fingerprint;
         }
-    for (int m = 0; m < METHODS; m++)
-        vb_session_close(p->line[m].session);
+    for (int w = 0; w < WAYS; w++)
+        vb_session_close(p->line[w].session);
+    c->draft_tokens = p->draft_tokens;
     if (code == EXIT_DONE && !c->json) {
         if (p->held_out)
             printf("\n--- the prompt of --held-out\n");
@@ -181,6 +204,7 @@ static int run(struct cli *c)
     json_t *large = NULL;
     int code = check(c), same = 1;
     first.rounds = second.rounds = c->rounds > 0 ? (int)c->rounds : 5;
+    first.draft_tokens = second.draft_tokens = c->draft_tokens;
     if (code == EXIT_DONE)
         code = run_prompt(c, &first);
     if (code == EXIT_DONE && c->held_out) {
@@ -211,14 +235,15 @@ static int run(struct cli *c)
 
 static const struct note notes[] = {
     {"--rounds", "Measure each method N times, at most 64 (default 5). The table shows the median, the minimum and the maximum."},
-    {"--json", "Print {\"equal\": ..., \"runs\": [{draft, draft_tokens, fingerprint, stats, tokens_per_second}], ...} instead of the "
-               "text."},
+    {"--json", "Print {\"equal\": ..., \"runs\": [{draft, draft_tokens, fingerprint, stats, tokens_per_second, speed_up}], ...} instead "
+               "of the text."},
     {NULL, NULL}};
 
 const struct command command_demo = {
     "demo", "decode one prompt without drafts, with mtp-vanilla, and with mtp-eagle, and compare the three runs",
     "MODEL --prompt TEXT [OPTIONS]",
     "Decodes the prompt with each of the three methods and prints the text each time, with accepted drafts in green. Then decodes\n"
-    "the prompt several more times without printing the text, and compares speed, acceptance and fingerprints. A fingerprint is a\n"
-    "hash of all logits from which tokens were chosen. The exit code is 3 if the fingerprints differ.\n",
+    "the prompt several more times without printing the text, also with mtp-eagle and a single draft token, and compares speed,\n"
+    "acceptance and fingerprints. A fingerprint is a hash of all logits from which tokens were chosen. The exit code is 3 if the\n"
+    "fingerprints differ.\n",
     TAKES_MODEL | TAKES_COMPUTE | TAKES_PROMPT | TAKES_SAMPLING | TAKES_LENGTH | TAKES_PREFILL | TAKES_DEMO, run, notes, 0, NULL};

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The main job on the bundled model: one prompt decoded three ways, the same bits. Then a tale that the model has not read, and
+# The main job on the bundled model: one prompt decoded in several ways, the same bits. Then a tale that the model has not read, and
 # drafting on a model that caches do not hold.
 set -eu
 build=${BUILD:-build}
