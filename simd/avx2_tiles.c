@@ -121,12 +121,12 @@ ALWAYS_INLINE void put_numbers(float *y, size_t step, __m128 v, int first)
 {
     if (!first)
         v = _mm_add_ps(_mm_setr_ps(y[0], y[step], y[2 * step], y[3 * step]), v);
+    __m128i bits = _mm_castps_si128(v);
+    int lane1 = _mm_extract_epi32(bits, 1), lane2 = _mm_extract_epi32(bits, 2), lane3 = _mm_extract_epi32(bits, 3);
     _mm_store_ss(y, v);
-    UNROLL
-    for (int i = 1; i < 4; i++) {
-        int lane = _mm_extract_epi32(_mm_castps_si128(v), i);
-        memcpy(y + (size_t)i * step, &lane, sizeof lane);
-    }
+    memcpy(y + step, &lane1, sizeof lane1);
+    memcpy(y + 2 * step, &lane2, sizeof lane2);
+    memcpy(y + 3 * step, &lane3, sizeof lane3);
 }
 
 /* --- one token --- */
