@@ -26,7 +26,6 @@ static double number(double given, double otherwise) { return given == 0 ? other
 
 /* By enum trained_part */
 static const char *const parts[] = {"modules", "model", "eagle", "eagle3", "parallel-heads", NULL};
-static const char *const usual_loss[] = {"megatron", "megatron", "eagle", "eagle3", "sum"};
 
 static int trains_head(int part) { return part == TRAIN_EAGLE || part == TRAIN_EAGLE3 || part == TRAIN_HEADS; }
 
@@ -74,30 +73,17 @@ static int heads_of(struct trained_heads *out, struct model **opened, const vb_t
     return rc;
 }
 
-/* How many depths there are if the options do not say. */
-static int usual_depths(int part, const char *loss, const vb_model *model, const struct model *heads)
-{
-    switch (part) {
-    case TRAIN_EAGLE:
-    case TRAIN_EAGLE3:
-        return !strcmp(loss, "eagle3") || !strcmp(loss, "hass") ? 3 : 1;
-    case TRAIN_HEADS:
-        return heads ? heads->num_mtp : 3;
-    default:
-        return model->num_mtp ? model->num_mtp : part == TRAIN_MODULES;
-    }
-}
-
 static int open_part(vb_trainer **out, const vb_model *model, vb_trainer_options *o, int part, int end, struct model **opened, vb_error *err)
 {
     int stored = model->num_mtp, whole = part == TRAIN_MODEL, rc = VB_OK;
     struct trainer_eagle eagle = {.dir = o->head, .tokens = o->draft_tokens, .vocab_size = o->draft_vocab_size};
     struct trained_heads heads;
     struct loss loss;
-    o->loss = o->loss ? o->loss : usual_loss[part];
+    o->loss = o->loss ? o->loss : trainer_usual_loss((enum trained_part)part);
     if ((rc = check_part(o, part, err)) || (part == TRAIN_HEADS && (rc = heads_of(&heads, opened, o, model, err))))
         return rc;
-    int depths = o->depths == -1 && whole ? 0 : o->depths ? o->depths : usual_depths(part, o->loss, model, *opened);
+    int usual = trainer_usual_depths((enum trained_part)part, o->loss, part != TRAIN_HEADS ? stored : *opened ? (*opened)->num_mtp : 0);
+    int depths = o->depths == -1 && whole ? 0 : o->depths ? o->depths : usual;
     if ((rc = loss_of(&loss, o, depths, err)))
         return rc;
     struct trainer_options inner = {

@@ -150,6 +150,26 @@ static void open_rope(struct trainer *t)
     t->scale = config_attention_scale(c);
 }
 
+const char *trainer_usual_loss(enum trained_part part)
+{
+    static const char *const names[] = {[TRAIN_MODULES] = "megatron", [TRAIN_MODEL] = "megatron", [TRAIN_EAGLE] = "eagle", [TRAIN_EAGLE3] = "eagle3",
+                                        [TRAIN_HEADS] = "sum"};
+    return names[part];
+}
+
+int trainer_usual_depths(enum trained_part part, const char *loss, int stored)
+{
+    switch (part) {
+    case TRAIN_EAGLE:
+    case TRAIN_EAGLE3:
+        return !strcmp(loss, "eagle3") || !strcmp(loss, "hass") ? 3 : 1;
+    case TRAIN_HEADS:
+        return stored ? stored : 3;
+    default:
+        return stored ? stored : part == TRAIN_MODULES;
+    }
+}
+
 void train_threads(struct trainer *t)
 {
     if (t->crew)

@@ -120,6 +120,10 @@ struct trained_tensor {
 
 struct trainer;
 
+/* The defaults of a part: its loss, and D. stored: how many MTP modules the model has, or with TRAIN_HEADS, the heads to begin with; 0: none */
+const char *trainer_usual_loss(enum trained_part part);
+int trainer_usual_depths(enum trained_part part, const char *loss, int stored);
+
 /* The model must have precision f32 and outlive the trainer. Returns VB_BAD_ARGUMENT or VB_UNSUPPORTED, with one sentence, for options or models
  * that cannot be trained, and VB_NO_MEMORY. */
 int trainer_open(struct trainer **out, const struct model *m, const struct trainer_options *options, vb_error *err);

@@ -8,7 +8,6 @@
 #include "tools/training/training.h"
 
 #define PATH_SIZE 4096
-#define NEW_HEADS 3
 
 /* ---- options ----------------------------------------------------------------------------------------------------------------- */
 
@@ -66,10 +65,10 @@ int heads_options(struct training *r)
         r->heads = (struct trained_heads){.copied = start == 0, .after_last = after, .dense = dense};
     }
     if (t->depths < 0)
-        t->depths = r->heads.stored ? r->heads.stored->num_mtp : NEW_HEADS;
+        t->depths = trainer_usual_depths(TRAIN_HEADS, NULL, r->heads.stored ? r->heads.stored->num_mtp : 0);
     if (!t->depths)
         return cli_fail(c, EXIT_USAGE, "--mtp-num-layers is 0, and --part %s trains parallel heads", t->part);
-    t->loss = t->loss ? t->loss : "sum";
+    t->loss = t->loss ? t->loss : trainer_usual_loss(TRAIN_HEADS);
     return is_whole(t) ? check_kinds(r, (int)t->depths) : EXIT_DONE;
 }
 

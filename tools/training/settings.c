@@ -117,7 +117,7 @@ static void set_eagle_defaults(struct cli_training *t)
     if (!is_eagle(t))
         return;
     t->loss = t->loss ? t->loss : t->part; /* the names are the same */
-    whole_default(&t->depths, !strcmp(t->loss, "eagle3") || !strcmp(t->loss, "hass") ? 3 : 1);
+    whole_default(&t->depths, trainer_usual_depths(TRAIN_EAGLE, t->loss, 0));
     whole_default(&t->modules, 0);
 }
 
@@ -136,10 +136,11 @@ static void set_defaults(struct cli_training *t, int stored, long long positions
     t->ends = t->ends ? t->ends : "stored";
     t->lr_decay_style = t->lr_decay_style ? t->lr_decay_style : "linear";
     t->type = t->type ? t->type : "bf16";
-    whole_default(&t->depths, stored ? stored : is_whole(t) ? 0 : 1);
+    enum trained_part part = is_whole(t) ? TRAIN_MODEL : TRAIN_MODULES;
+    whole_default(&t->depths, trainer_usual_depths(part, NULL, stored));
     long long new = settings_new_modules(t);
     whole_default(&t->modules, stored && (!t->new_modules || stored < new) ? stored : new);
-    t->loss = t->loss ? t->loss : "megatron";
+    t->loss = t->loss ? t->loss : trainer_usual_loss(part);
     real_default(&t->eval_share, t->eval_data ? 0 : 0.05);
     whole_default(&t->seq_length, positions < 512 ? positions : 512);
     whole_default(&t->batch_tokens, t->seq_length > 4096 ? t->seq_length : 4096);
