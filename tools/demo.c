@@ -10,8 +10,8 @@
 
 static const struct demo_way {
     const char *method;
-    int draft_tokens; /* 0: as many as the options say; the text is printed, too */
-} ways[] = {{"none", 0}, {"mtp-vanilla", 0}, {"mtp-eagle", 0}, {"mtp-eagle", 1}};
+    int draft_tokens; /* -1: the default of the method; the text is printed, too */
+} ways[] = {{"none", -1}, {"mtp-vanilla", -1}, {"mtp-eagle", -1}, {"mtp-eagle", 1}};
 #define WAYS 4
 
 struct demo_run { /* whose text is shown */
@@ -48,14 +48,13 @@ struct demo_prompt {
     size_t count;
     int held_out;   /* the prompt of --held-out: it is measured, but its text is not printed */
     int rounds, same;
-    long long draft_tokens; /* as the options say */
     struct demo_line line[WAYS];
 };
 
-static void choose(struct cli *c, const struct demo_prompt *p, int w)
+static void choose(struct cli *c, int w)
 {
     c->session.drafting.method = ways[w].method;
-    c->draft_tokens = ways[w].draft_tokens ? ways[w].draft_tokens : p->draft_tokens;
+    c->draft_tokens = ways[w].draft_tokens;
 }
 
 struct demo_spread demo_spread(const double *numbers, int count)
@@ -111,7 +110,7 @@ static void print_table(struct cli *c, const struct demo_prompt *p)
         const vb_result *r = &p->line[w].result;
         struct demo_spread rate = demo_spread(p->line[w].tokens_per_second, p->rounds);
         char draft[40], depths[64] = "", spread[48], faster[16] = "";
-        choose(c, p, w);
+        choose(c, w);
         snprintf(draft, sizeof draft, w ? "%s, K = %d" : "%s", ways[w].method, cli_draft_tokens(c));
         for (int k = 0; k < cli_draft_tokens(c) && k < 5; k++)
             snprintf(depths + strlen(depths), sizeof depths - strlen(depths), k ? "  %.0f %%" : "%.0f %%",
@@ -131,7 +130,7 @@ static json_t *prompt_json(struct cli *c, const struct demo_prompt *p)
     for (int w = 0; w < WAYS; w++) {
         const struct demo_line *line = &p->line[w];
         char fingerprint[17];
-        choose(c, p, w);
+        choose(c, w);
         snprintf(fingerprint, sizeof fingerprint, "%016" PRIx64, line->result.fingerprint);
         json_array_append_new(list, json_pack("{s:s,s:i,s:s,s:o,s:o,s:f}", "draft", ways[w].method, "draft_tokens", cli_draft_tokens(c),
                                               "fingerprint", fingerprint, "stats", cli_stats(&line->result, cli_draft_tokens(c)),
@@ -158,8 +157,8 @@ static int run_prompt(struct cli *c, struct demo_prompt *p)
 {
     int code = cli_prompt(c, &p->ids, &p->count);
     for (int w = 0; w < WAYS && code == EXIT_DONE; w++) {
-        int shown = !c->json && !p->held_out && !ways[w].draft_tokens;
-        choose(c, p, w);
+        int shown = !c->json && !p->held_out && ways[w].draft_tokens < 0;
+        choose(c, w);
         if (shown)
             print_heading(c, ways[w].method, p);
         code = cli_session(c, p->count, c->n < 0 ? 160 : c->n, &p->line[w].session);
@@ -177,7 +176,6 @@ static int run_prompt(struct cli *c, struct demo_prompt *p)
         }
     for (int w = 0; w < WAYS; w++)
         vb_session_close(p->line[w].session);
-    c->draft_tokens = p->draft_tokens;
     if (code == EXIT_DONE && !c->json) {
         if (p->held_out)
             printf("\n--- the prompt of --held-out\n");
@@ -204,7 +202,6 @@ static int run(struct cli *c)
     json_t *large = NULL;
     int code = check(c), same = 1;
     first.rounds = second.rounds = c->rounds > 0 ? (int)c->rounds : 5;
-    first.draft_tokens = second.draft_tokens = c->draft_tokens;
     if (code == EXIT_DONE)
         code = run_prompt(c, &first);
     if (code == EXIT_DONE && c->held_out) {
