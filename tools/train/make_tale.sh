@@ -46,7 +46,7 @@ folder() {
 }
 
 mkdir -p "$work"
-[ -e "$work/tales.train.npy" ] || stage "$work/tokenizer.json" "$here/tokenizer.py" --work "$work" --corpus "$corpus"
+stage "$work/short-tales.train.npy" "$here/tokenizer.py" --work "$work" --corpus "$corpus" # its last file
 folder run-1
 stage "$work/run-1/bigram.pt" "$here/bigram.py" --work "$work/run-1" --shape "$here/shapes/deep.json"
 spread=0.7

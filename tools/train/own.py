@@ -39,8 +39,9 @@ def main():
         opened = [ids for ids, _ in opened if len(ids) == 1 + a.opening]
         told = generate(model, opened, length - 1 - a.opening, 0.0, generator, rope)
         kept += [ids for ids, _ in told if len(ids) == length]
-        np.save(os.path.join(a.work, "own.npy"), np.array(kept[:a.sequences], dtype=np.uint16))
         print(f"{len(kept)} sequences", flush=True)
+    np.save(os.path.join(a.work, "own.tmp.npy"), np.array(kept[:a.sequences], dtype=np.uint16))
+    os.replace(os.path.join(a.work, "own.tmp.npy"), os.path.join(a.work, "own.npy"))
 
 
 if __name__ == "__main__":
