@@ -544,7 +544,7 @@ int vb_generate(vb_session *session, const vb_generate_options *options, vb_resu
 
 /* Computes the rows of all tokens appended so far, except the last token. vb_generate computes the last token's row
  * later, because it needs the logits of this row to choose the next token. With `prefill` "onednn" or "cublas", vb_prefill
- * computes only whole chunks. vb_prefill chooses no token. A later vb_generate gives the same result as without vb_prefill. */
+ * computes only whole chunks of 512 rows. It chooses no token. A later vb_generate gives the same result as without it. */
 int vb_prefill(vb_session *session, vb_error *err);
 
 /* Called by vb_evaluate for each row of the target (depth -1) or of an MTP module (depth 0 and more). The target's

@@ -35,8 +35,8 @@ typedef struct vb_trainer_options {
                             computed alone */
     int32_t threads;     /* at most so many; 0: the number of processors in the affinity mask */
     const char *isa;     /* NULL or "best", or the name of an instruction set (vb_isa) */
-    const char *head;    /* a folder with the head or heads to begin with. NULL: new ones, with the sizes that `verbatim train` gives them. Only with
-                            "eagle", "eagle3" and "parallel-heads" */
+    const char *head;    /* only with "eagle", "eagle3" and "parallel-heads": the folder of the head or heads that are trained further. NULL: new ones
+                            are trained, which have the default sizes of the command `train` */
     const int32_t *draft_tokens; /* [draft_vocab_size]: the tokens that a new EAGLE-3 head knows, ascending. They are copied. NULL: all tokens */
     size_t draft_vocab_size;
 } vb_trainer_options;

@@ -83,7 +83,8 @@ void cublas_close(struct cublas *c)
     free(c);
 }
 
-/* cuBLAS counts rows and columns as Fortran does: to it, the rows of our matrices are columns. It computes y^T [N,S] = W [N,K] x^T [K,S]. */
+/* Our matrices are stored row by row. cuBLAS reads matrices column by column, so it sees the transpose of each of ours. It therefore computes
+ * y^T [N,S] = W [N,K] x^T [K,S]. */
 const char *cublas_gemm(const struct cublas *c, const struct gemm *g)
 {
     const float one = 1.0f, zero = 0.0f;
