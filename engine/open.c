@@ -67,9 +67,10 @@ static int join_ranks(struct model **m, struct rank_group *r, const char *dir, i
     return code;
 }
 
-static void own_device(struct model *m, size_t memory, const char *why_not)
+static void own_device(struct model *m, const vb_offload *o, size_t memory, const char *why_not)
 {
     m->owns_device = m->device != NULL;
+    m->device_is_optional = m->device && !strcmp(o->device, "auto");
     m->device_memory = memory;
     memcpy(m->device_note, why_not, sizeof m->device_note);
 }
@@ -80,7 +81,7 @@ void vb_device_look(const vb_model *model, vb_device_facts *out)
     *out = (vb_device_facts){.memory = model->device_memory, .taken = d ? d->taken : 0, .weight_bytes = model->device_weights,
                              .layers = d ? model->config.num_hidden_layers - model->offload.first_layer : 0,
                              .attentions = d ? model->config.num_hidden_layers - model->offload.first_attention : 0,
-                             .all_layers = model->config.num_hidden_layers, .heads = model->offload.ends};
+                             .all_layers = model->config.num_hidden_layers, .heads = model->offload.ends, .no_memory = d && d->left_to_cpu};
     memcpy(out->why_not, model->device_note, sizeof out->why_not);
     if (d)
         memcpy(out->name, d->name, sizeof out->name);
@@ -158,7 +159,7 @@ int vb_model_open(vb_model **out, const char *dir, const vb_model_options *optio
     if (code)
         device_close(offload.device);
     else
-        own_device(*out, device_memory, why_not);
+        own_device(*out, o->offload, device_memory, why_not);
     if (!code && mode != PLACEMENT_OFF)
         code = place(out, mode, err);
     if (o->ranks)

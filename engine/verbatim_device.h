@@ -35,6 +35,8 @@ typedef struct vb_device_facts {
     int32_t layers, all_layers; /* number of decoder layers that it computes, and that the model has */
     int32_t attentions;  /* number of layers of which it computes the attention: `layers`, or more with VB_OFFLOAD_AUTO */
     int32_t heads;       /* 1: it computes the output head and the MTP modules, too */
+    int32_t no_memory;   /* 1: it had no memory for the cache of a session, whose attention the CPU computes then, or, with "auto", for the numbers of its
+                            passes, which the CPU computes then. Without "auto", the latter is an error */
 } vb_device_facts;
 void vb_device_look(const vb_model *model, vb_device_facts *out);
 

@@ -106,6 +106,7 @@ struct model {
     struct rank_group *ranks;                      /* the processes that compute this model together (ranks.h); NULL: this one alone */
     struct device *device;                    /* computes parts of the model (offload.h); NULL: no device does */
     int owns_device;                          /* nonzero: model_close closes it */
+    int device_is_optional;                   /* device "auto": a session goes on without the device if its passes do not fit there */
     struct offload_plan offload;              /* what it computes */
     size_t device_memory, device_weights;     /* bytes of its memory that were free when it was opened, and bytes of weights that were copied to it */
     char device_note[256];                    /* why there is none, although device "auto" was asked for; or empty */

@@ -25,6 +25,10 @@ int offload_open(struct workspace *w, vb_error *err)
     for (size_t i = 0; i < w->block_count; i++)
         if (device_add(d, w->blocks[i], w->block_bytes[i])) {
             offload_close(w);
+            if (w->model->device_is_optional) {
+                d->left_to_cpu = 1;
+                return VB_OK;
+            }
             return vb_fail(err, VB_NO_MEMORY, "%s has no memory for passes of %zu rows over %zu tokens: %.1f of %.1f MB are free; offload fewer layers, or take a "
                            "shorter context", d->name, w->max_rows, w->context, 1e-6 * (double)(d->memory - d->taken), 1e-6 * (double)d->memory);
         }
@@ -57,6 +61,7 @@ static int has_room(struct kvpool *p, struct device *d, size_t first)
     offload_close_pool(p);
     p->too_large = device_add(d, p->rows + first * layer_bytes(p), (p->layers - first) * layer_bytes(p)) != 0;
     p->device = p->too_large ? NULL : d;
+    d->left_to_cpu |= p->too_large;
     p->first_on_device = first;
     return !p->too_large;
 }

@@ -21,7 +21,8 @@ static inline size_t offload_longest(size_t longest)
     return tokens;
 }
 
-/* Gives the arrays of the workspace twins. Does nothing if the model has no device. Call this when all arrays are allocated. */
+/* Gives the arrays of the workspace twins. Does nothing if the model has no device. Call this when all arrays are allocated. If the device has no memory for
+ * them, this is an error or, if the device is optional, the CPU computes all passes of this workspace. */
 int offload_open(struct workspace *w, vb_error *err);
 void offload_close(struct workspace *w);
 

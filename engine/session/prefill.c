@@ -97,6 +97,8 @@ static int open_cublas(struct vb_session *s, vb_error *err)
         return vb_fail(err, VB_BAD_ARGUMENT, "prefill cublas computes on a GPU, and the model has none; --device cuda gives it one");
     if (o->tap || o->routes.tokens || o->record_routes || o->record_kept)
         return vb_fail(err, VB_BAD_ARGUMENT, "prefill cublas computes on a GPU, but the CPU computes sessions with taps, or with forced or recorded routes");
+    if (!s->work->offload.device)
+        return vb_fail(err, VB_NO_MEMORY, "prefill cublas computes on a GPU, and it has no memory for the passes of this session");
     if (device_open_gemm(s->model->device, why, sizeof why))
         return vb_fail(err, VB_UNSUPPORTED, "prefill cublas: %s", why);
     s->work->cublas = 1;

@@ -78,6 +78,19 @@ def memory_that_others_have_taken_makes_the_plan_smaller():
     assert "the CPU computes everything" in ran.stderr and "has no memory for" in ran.stderr, ran.stderr
 
 
+def a_session_that_does_not_fit_is_computed_by_the_cpu_with_auto():
+    """The weights fit, and the lists of cache rows of passes of 512 rows over 1280 tokens (2.6 MB) do not."""
+    arguments = ["generate", "golden/tiny/v3", *PROMPT, "-n", "4", "-c", "1280", "--prefill-chunk", "512", "--json", "--gpu-layers", "all"]
+    wanted = json.loads(output(*arguments[:-2]))["fingerprint"]
+    refused("has no memory for passes of 512 rows", *arguments[6:10], *arguments[11:], "--device", "cuda", gpu="memory:2000000")
+    for memory, says in [(2000000, True), (64000000, False)]:
+        ran = run(*arguments, "--device", "auto", "--stats", gpu=f"memory:{memory}")
+        assert ran.returncode == 0 and json.loads(ran.stdout)["fingerprint"] == wanted, ran.stderr
+        assert "layers, attention of" in ran.stderr and ("had no memory for the cache or the passes" in ran.stderr) == says, f"{memory}: {ran.stderr}"
+    ran = run(*arguments, "--device", "auto", "--prefill", "cublas", gpu="memory:2000000")
+    assert ran.returncode == 1 and "it has no memory for the passes of this session" in json.loads(ran.stdout)["error"], ran.stdout
+
+
 def a_gpu_that_fails_ends_the_run():
     """At each of some launches: loading, the prompt, a draft, a token. Never a token from garbage."""
     arguments = ["generate", "golden/tiny/v3", *PROMPT, "-n", "6", "--draft", "mtp-eagle"]
@@ -167,7 +180,8 @@ def bench_counts_what_the_gpu_reads():
     assert ran.returncode == 2 and "it does not fit with --device cuda" in ran.stderr, ran.stderr
 
 
-TESTS = [what_cannot_be_used_is_said_in_one_sentence, auto_goes_on_without_a_gpu, memory_that_others_have_taken_makes_the_plan_smaller, a_gpu_that_fails_ends_the_run, generate_has_the_bits_of_the_cpu,
+TESTS = [what_cannot_be_used_is_said_in_one_sentence, auto_goes_on_without_a_gpu, memory_that_others_have_taken_makes_the_plan_smaller,
+         a_session_that_does_not_fit_is_computed_by_the_cpu_with_auto, a_gpu_that_fails_ends_the_run, generate_has_the_bits_of_the_cpu,
          a_session_moves_between_cpu_and_gpu, a_batch_has_the_bits_of_the_cpu, verify_compares_splits, dump_on_a_gpu_is_that_of_the_cpu, bench_counts_what_the_gpu_reads]
 
 if __name__ == "__main__":

@@ -186,8 +186,18 @@ int cli_open(struct cli *c)
     return code;
 }
 
+static void tell_no_memory(const struct cli *c)
+{
+    vb_device_facts f;
+    vb_device_look(c->model, &f);
+    if (f.no_memory)
+        fprintf(stderr, "verbatim: %s had no memory for the cache or the passes of a session: what does not fit is left to the CPU\n", f.name);
+}
+
 void cli_close(struct cli *c)
 {
+    if (c->model)
+        tell_no_memory(c);
     vb_tokenizer_close(c->tokenizer);
     vb_template_close(c->template);
     cli_drafting_close(c); /* a draft vocabulary is closed before its model */

@@ -72,6 +72,7 @@ class vb_device_facts(C.Structure):
         ("all_layers", C.c_int32),
         ("attentions", C.c_int32),
         ("heads", C.c_int32),
+        ("no_memory", C.c_int32),
     ]
 
 
