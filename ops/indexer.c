@@ -9,7 +9,6 @@
 
 #define MOST_SCORES ((size_t)1 << 22) /* scores at once, but at least of one query */
 #define BLOCK ATTENTION_BLOCK         /* tokens whose scores a task computes; neither number changes a bit */
-#define NORM_EPS 1e-6f
 
 /* ---- queries and keys ---- */
 
@@ -21,7 +20,7 @@ void op_index_norm(const struct kernels *k, float *x, const float *w, const floa
     float mean = k->dot(x, ones, D) / (float)D;
     for (size_t i = 0; i < D; i++)
         x[i] = x[i] - mean;
-    float r = 1.0f / sqrtf(k->dot(x, x, D) / (float)D + NORM_EPS);
+    float r = 1.0f / sqrtf(k->dot(x, x, D) / (float)D + INDEX_NORM_EPS);
     for (size_t i = 0; i < D; i++)
         x[i] = x[i] * r * w[i] + b[i];
 }

@@ -28,6 +28,7 @@
 
 #include "ops/attention.h"
 
+#define INDEX_NORM_EPS 1e-6f
 #define INDEX_MIN_DIM 32 /* INDEX_MAX_DIM: simd/kernels.h */
 
 struct indexer {

@@ -194,6 +194,13 @@ static void put_attention(struct upload *u, struct mla *a, const struct config *
     put_matrix(u, &a->w_uk); /* may contain w_uv */
     put_matrix(u, &a->w_uv);
     put_matrix(u, &a->o_proj);
+    if (!a->has_indexer)
+        return;
+    put_matrix(u, &a->indexer.wq_b);
+    put_matrix(u, &a->indexer.wk);
+    put_vector(u, a->indexer.k_norm, c->dims.index_dim);
+    put_vector(u, a->indexer.k_norm_bias, c->dims.index_dim);
+    put_matrix(u, &a->indexer.weights_proj);
 }
 
 static void put_mlp(struct upload *u, struct mlp *m)
@@ -264,12 +271,10 @@ static int may_have_experts(const struct moe *m, const struct config *c)
 static void put_layer(struct upload *u, struct layer *l, int experts, const struct model *m)
 {
     const struct config *c = &m->config;
-    l->attention_on_device = !c->index_topk;
+    l->attention_on_device = 1;
     l->mlp_on_device = !l->is_moe || (experts && may_have_experts(&l->moe, c));
-    if (l->attention_on_device) {
-        put_vector(u, l->input_layernorm, c->dims.d);
-        put_attention(u, &l->self_attn, c);
-    }
+    put_vector(u, l->input_layernorm, c->dims.d);
+    put_attention(u, &l->self_attn, c);
     if (!l->mlp_on_device)
         return;
     put_vector(u, l->post_attention_layernorm, c->dims.d);

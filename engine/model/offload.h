@@ -1,7 +1,7 @@
 /* engine/model/offload.h -- which parts of a model a device computes, and the copies of their weights in its memory.
  *
  * The parts are the decoder layers, the MTP modules with their decoder layers, and the output head. The embedding and the final norms are computed by
- * the CPU. A layer with an indexer (sparse attention) keeps its attention on the CPU. All results have the same bits as without a device. */
+ * the CPU. All results have the same bits as without a device. */
 #ifndef VB_OFFLOAD_H
 #define VB_OFFLOAD_H
 

@@ -52,7 +52,8 @@ struct attention forward_attention(const struct workspace *w, const struct mla *
                               .latent = c->dims.c, .w_uk = a->w_uk, .w_uv = a->w_uv,
                               .uk_stride = a->uk_stride, .uv_stride = a->uv_stride, .uk_transposed = a->uk_transposed,
                               .scale = w->scale, .cache = model_cache_layout(c).type,
-                              .device_rows = w->offload.rows, .longest = w->offload.longest};
+                              .device_rows = offload_chooses(w, a) ? w->offload.kept_rows : w->offload.rows,
+                              .longest = offload_chooses(w, a) ? w->kept_most : w->offload.longest};
 }
 
 struct router forward_router(const struct config *c, const struct moe *moe)
@@ -435,6 +436,8 @@ void forward_mtp(struct workspace *w, const struct mtp_module *module, int depth
         module_layer(w, module, rows, h, S);
         offload_recorded(w, module, S);
     }
+    if (!module->layer.self_attn.sees_all)
+        offload_keep(w, rows, S);
     op_enter(&w->cx, PART_SMALL);
     offload_end(w, S);
     tap(w, "shared_head.norm.input", w->x, d);

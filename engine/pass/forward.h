@@ -54,6 +54,7 @@ struct row {
 struct offload {
     struct device *device;   /* NULL: no device */
     struct device_row *rows; /* [rows]: as workspace.places, with addresses of the device */
+    struct device_row *kept_rows; /* [rows]: with an indexer: of rows that see more than kept_most tokens, those that were chosen */
     int32_t *first_bad_layer; /* [rows]: as workspace.first_bad_layer, of the layers whose output the device has */
     int32_t *slots;          /* [rows, context]: the slots of all rows of a pass, one list behind the other */
     size_t longest;          /* at least the length of the longest list: 256 times a power of two */
@@ -61,6 +62,7 @@ struct offload {
     int parts, attention;    /* nonzero: the device computes parts of this pass, and attention too */
     size_t from;             /* the device computes no layer before this one in this pass */
     int x_is_there;          /* nonzero: workspace.x is on the device */
+    int kept_is_there;       /* nonzero: the device has workspace.kept of this pass */
     struct offload_shape {   /* of passes that were recorded (device_record) */
         const struct mtp_module *module;
         size_t S, longest;

@@ -2,7 +2,9 @@
 #include "engine/pass/indexing.h"
 
 #include "engine/pass/forward_internal.h"
+#include "engine/pass/offload.h"
 #include "engine/pass/tap.h"
+#include "ops/indexer_device.h"
 #include "ops/linear.h"
 #include "ops/round.h"
 
@@ -33,12 +35,12 @@ void index_head_weights(struct workspace *w, const struct mla *a, float *out, co
 {
     struct indexer ix = index_of(w);
     if (ix.bf16_weights) {
-        op_round_bf16(w->delta, x, S * w->model->config.dims.d); /* `delta` is free until attention writes it */
+        op_round(&w->cx, w->delta, x, S * w->model->config.dims.d); /* `delta` is free until attention writes it */
         x = w->delta;
     }
     op_linear_exact(&w->cx, out, x, &a->indexer.weights_proj, S);
     if (ix.bf16_weights)
-        op_round_bf16(out, out, S * ix.heads);
+        op_round(&w->cx, out, out, S * ix.heads);
 }
 
 /* Computes queries and weights of rows [first, first + S). With taps, these are all rows. */
@@ -125,10 +127,35 @@ static void choose(struct workspace *w, const struct mla *a, size_t layer, const
             w->kept[i] = w->seen[s].slots[w->kept[i]];
 }
 
+/* A layer without an indexer needs the choice of an earlier layer, which the CPU may have computed. */
+static void index_on_device(struct workspace *w, const struct mla *a, const float *x, size_t S)
+{
+    struct indexer ix = index_of(w);
+    struct device_index p = {.indexer = &ix, .rope = &w->index_rope, .cos_sin = w->cos_sin, .rows = w->offload.rows, .layer = a->indexer.number,
+                             .longest = w->offload.longest};
+    if (a->has_indexer)
+        device_index_keys(&w->cx, w->index_k, a->indexer.k_norm, a->indexer.k_norm_bias, &p, S);
+    if (!offload_chooses(w, a))
+        return;
+    if (a->has_indexer) {
+        op_enter(&w->cx, PART_INDEXER);
+        op_linear(&w->cx, w->index_q, w->q_a, &a->indexer.wq_b, S);
+        index_head_weights(w, a, w->index_w, x, S);
+        device_index_choose(&w->cx, w->kept, w->index_q, w->index_w, &p, S);
+        op_enter(&w->cx, PART_SMALL);
+        w->offload.kept_is_there = 1;
+    }
+    offload_send_kept(w, S);
+}
+
 void index_tokens(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, const float *x, size_t S)
 {
     struct indexer ix = index_of(w);
     size_t first = 0, end = S;
+    if (offload_is_on(w)) {
+        index_on_device(w, a, x, S);
+        return;
+    }
     if (a->has_indexer)
         keep_keys(w, a, &ix, rows, S);
     while (first < end && !w->tapper && !has_to_choose(w, rows, first))

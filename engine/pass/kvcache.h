@@ -28,7 +28,7 @@ struct kvpool {
     struct rank_group *ranks; /* on rank 0 of several: the other ranks have copies of the rows (engine/pass/lead.h); else NULL */
     uint32_t number;     /* by which rank 0 names the pool */
     struct device *device;  /* has a copy of the rows of the layers from first_on_device on (offload.h); NULL: there is none */
-    size_t first_on_device;
+    size_t first_on_device, first_index_on_device; /* the latter: of the index cache */
     int on_device;       /* nonzero: this copy is up to date, and `rows` is not */
     int too_large;       /* nonzero: the device has no memory for the rows */
 };

@@ -20,7 +20,8 @@ int offload_open(struct workspace *w, vb_error *err)
     w->offload.rows = workspace_take(w, w->max_rows, sizeof *w->offload.rows);
     w->offload.slots = workspace_take(w, slots, sizeof *w->offload.slots);
     w->offload.first_bad_layer = workspace_take(w, w->max_rows, sizeof *w->offload.first_bad_layer);
-    if (!w->offload.rows || !w->offload.slots || !w->offload.first_bad_layer)
+    w->offload.kept_rows = workspace_take(w, w->kept_most ? w->max_rows : 0, sizeof *w->offload.kept_rows);
+    if (!w->offload.rows || !w->offload.slots || !w->offload.first_bad_layer || !w->offload.kept_rows)
         return vb_fail(err, VB_NO_MEMORY, "no memory for passes of %zu rows over %zu tokens", w->max_rows, w->context);
     for (size_t i = 0; i < w->block_count; i++)
         if (device_add(d, w->blocks[i], w->block_bytes[i])) {
@@ -48,10 +49,38 @@ void offload_close(struct workspace *w)
 
 /* ---- cache rows ---- */
 
+/* A part of a pool that has a twin: the cache rows, or the index cache, of the layers that the device computes. */
+struct pool_part {
+    char *at;
+    size_t bytes;
+};
+
 static size_t layer_bytes(const struct kvpool *p) { return p->capacity * p->row * 4; }
+static size_t index_layer_bytes(const struct kvpool *p) { return p->capacity * p->layout.index_row; }
+
+static struct pool_part cache_part(const struct kvpool *p)
+{
+    return (struct pool_part){p->rows + p->first_on_device * layer_bytes(p), (p->layers - p->first_on_device) * layer_bytes(p)};
+}
+
+static struct pool_part index_part(const struct kvpool *p)
+{
+    size_t layers = p->layout.index_layers > p->first_index_on_device ? p->layout.index_layers - p->first_index_on_device : 0;
+    return (struct pool_part){layers ? p->index_rows + p->first_index_on_device * index_layer_bytes(p) : NULL, layers * index_layer_bytes(p)};
+}
+
+/* The number of the first index cache among the layers from number `first` on. */
+static size_t first_index(const struct workspace *w, const struct mtp_module *module, size_t first)
+{
+    const struct model *m = w->model;
+    size_t count = 0;
+    for (size_t l = 0; l < first && !module; l++)
+        count += m->layers[l].self_attn.has_indexer != 0;
+    return count;
+}
 
 /* Gives the rows of the layers from `first` on a twin. If the device has no memory for them, attention of these layers stays on the CPU. */
-static int has_room(struct kvpool *p, struct device *d, size_t first)
+static int has_room(struct kvpool *p, struct device *d, size_t first, size_t first_of_index)
 {
     if (p->device && p->first_on_device == first)
         return 1;
@@ -59,34 +88,43 @@ static int has_room(struct kvpool *p, struct device *d, size_t first)
         return 0;
     offload_fetch_pool(p); /* another split was used before */
     offload_close_pool(p);
-    p->too_large = device_add(d, p->rows + first * layer_bytes(p), (p->layers - first) * layer_bytes(p)) != 0;
-    p->device = p->too_large ? NULL : d;
-    d->left_to_cpu |= p->too_large;
     p->first_on_device = first;
+    p->first_index_on_device = first_of_index;
+    struct pool_part cache = cache_part(p), index = index_part(p);
+    p->device = d;
+    p->too_large = device_add(d, cache.at, cache.bytes) || device_add(d, index.at, index.bytes);
+    d->left_to_cpu |= p->too_large;
+    if (p->too_large)
+        offload_close_pool(p);
     return !p->too_large;
 }
 
-static char *device_rows(const struct kvpool *p) { return p->rows + p->first_on_device * layer_bytes(p); }
-static size_t device_bytes(const struct kvpool *p) { return (p->layers - p->first_on_device) * layer_bytes(p); }
-
 void offload_fetch_pool(struct kvpool *p)
 {
-    if (p->device && p->on_device)
-        device_read(p->device, device_rows(p), device_bytes(p));
+    struct pool_part cache = cache_part(p), index = index_part(p);
+    if (p->device && p->on_device) {
+        device_read(p->device, cache.at, cache.bytes);
+        device_read(p->device, index.at, index.bytes);
+    }
     p->on_device = 0;
 }
 
 static void send_pool(struct kvpool *p)
 {
-    if (!p->on_device)
-        device_write(p->device, device_rows(p), device_bytes(p));
+    struct pool_part cache = cache_part(p), index = index_part(p);
+    if (!p->on_device) {
+        device_write(p->device, cache.at, cache.bytes);
+        device_write(p->device, index.at, index.bytes);
+    }
     p->on_device = 1;
 }
 
 void offload_close_pool(struct kvpool *p)
 {
-    if (p->device)
-        device_remove(p->device, device_rows(p));
+    if (p->device) {
+        device_remove(p->device, cache_part(p).at);
+        device_remove(p->device, index_part(p).at);
+    }
     p->device = NULL;
 }
 
@@ -108,11 +146,28 @@ static int may_use_device(const struct workspace *w, const struct row *rows, siz
 {
     int may = w->offload.device && !w->tapper && !w->cx.onednn && w->offload.cpu_layers <= w->model->config.num_hidden_layers;
     for (size_t s = 0; s < S && may; s++)
-        may = !rows[s].expanded && !rows[s].forced && !rows[s].taken;
+        may = !rows[s].expanded && !rows[s].forced && !rows[s].taken && !rows[s].forced_kept && !rows[s].taken_kept;
     return may;
 }
 
 static const int32_t *slots_of(const struct row *row) { return row->slots ? row->slots : row->cache->slots; }
+
+/* For a row of a layer with sparse attention: which tokens it attends to. If another pass has chosen them, the device gets them now. */
+static void send_kept_row(struct workspace *w, const struct row *row, size_t s)
+{
+    struct device *d = w->offload.device;
+    struct device_row *all = &w->offload.rows[s], *kept = &w->offload.kept_rows[s];
+    int32_t *slots = w->kept + s * w->kept_most;
+    size_t given = row->use && all->length > w->kept_most ? row->use->count : 0;
+    all->given = given != 0;
+    *kept = *all;
+    if (given)
+        device_put(d, slots, row->use->slots, given * sizeof *slots);
+    if (all->length > w->kept_most) {
+        kept->slots = device_at(d, slots);
+        kept->length = (uint32_t)(given ? given : w->kept_most);
+    }
+}
 
 /* Tells the device where each row's cache rows are. Rows of one sequence share a list of slots. */
 static void send_rows(struct workspace *w, const struct row *rows, size_t S)
@@ -122,19 +177,27 @@ static void send_rows(struct workspace *w, const struct row *rows, size_t S)
     size_t used = 0, longest = 0;
     for (size_t s = 0; s < S; s++) {
         const struct kvpool *p = rows[s].cache->pool;
+        struct pool_part cache = cache_part(p), index = index_part(p);
         size_t length = (size_t)(rows[s].index + 1 - rows[s].skipped);
         struct device_row *r = &w->offload.rows[s];
         int shares = s && slots_of(&rows[s]) == slots_of(&rows[s - 1]) && length > w->offload.rows[s - 1].length;
         size_t from = shares ? used - w->offload.rows[s - 1].length : used;
-        *r = (struct device_row){.rows = (char *)device_at(d, device_rows(p)) - p->first_on_device * layer_bytes(p), .layer_bytes = layer_bytes(p),
-                                 .slots = slots + from, .length = (uint32_t)length, .slot = rows[s].slot, .query_scale = forward_query_scale(w, &rows[s])};
+        *r = (struct device_row){.rows = (char *)device_at(d, cache.at) - p->first_on_device * layer_bytes(p), .layer_bytes = layer_bytes(p),
+                                 .slots = slots + from, .length = (uint32_t)length, .slot = rows[s].slot, .query_scale = forward_query_scale(w, &rows[s]),
+                                 .index_layer_bytes = index_layer_bytes(p)};
+        if (index.at)
+            r->index_rows = (char *)device_at(d, index.at) - p->first_index_on_device * index_layer_bytes(p);
         memcpy(w->offload.slots + from, slots_of(&rows[s]), length * sizeof *slots);
         used = from + length;
         longest = max_size(longest, length);
+        if (w->kept_most)
+            send_kept_row(w, &rows[s], s);
     }
     w->offload.longest = offload_longest(longest);
     device_write(d, w->offload.slots, used * sizeof *slots);
     device_write(d, w->offload.rows, S * sizeof *w->offload.rows);
+    if (w->kept_most)
+        device_write(d, w->offload.kept_rows, S * sizeof *w->offload.kept_rows);
     device_write(d, w->cos_sin, S * w->rope.dim * sizeof *w->cos_sin);
 }
 
@@ -145,11 +208,12 @@ void offload_begin(struct workspace *w, const struct mtp_module *module, const s
     if (!w->model->device)
         return;
     w->offload.x_is_there = 0;
+    w->offload.kept_is_there = 0;
     w->offload.from = module ? 0 : (size_t)w->offload.cpu_layers;
     w->offload.parts = may_use_device(w, rows, S);
     w->offload.attention = w->offload.parts && first < last;
     for (size_t s = 0; s < S && w->offload.attention; s++)
-        w->offload.attention = has_room(rows[s].cache->pool, d, first);
+        w->offload.attention = has_room(rows[s].cache->pool, d, first, first_index(w, module, first));
     for (size_t s = 0; s < S; s++)
         if (w->offload.attention)
             send_pool(rows[s].cache->pool);
@@ -229,6 +293,27 @@ void offload_recorded(struct workspace *w, const struct mtp_module *module, size
 }
 
 /* ---- parts on both sides ---- */
+
+void offload_send_kept(struct workspace *w, size_t S)
+{
+    if (!w->offload.kept_is_there)
+        device_write(w->offload.device, w->kept, S * w->kept_most * sizeof *w->kept);
+    w->offload.kept_is_there = 1;
+}
+
+void offload_keep(struct workspace *w, const struct row *rows, size_t S)
+{
+    for (size_t s = 0; s < S && w->offload.attention; s++) {
+        struct kept_tokens *keep = rows[s].keep;
+        if (!keep)
+            continue;
+        keep->count = w->offload.kept_rows[s].length;
+        if (w->offload.rows[s].length > w->kept_most)
+            device_get(w->offload.device, keep->slots, w->kept + s * w->kept_most, keep->count * sizeof *keep->slots);
+        else
+            memcpy(keep->slots, slots_of(&rows[s]), keep->count * sizeof *keep->slots);
+    }
+}
 
 void offload_show_x(struct workspace *w, size_t S)
 {

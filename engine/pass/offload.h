@@ -2,7 +2,7 @@
  *
  * Every array of a workspace has a twin on the device. The residual stream w->x is either on the CPU or on the device: offload_place moves it to where the
  * next operators compute, and sets w->cx.device for them. The cache rows of a layer whose attention the device computes are on the device. The rows that a
- * pass does not change stay there from pass to pass.
+ * pass does not change stay there from pass to pass. With sparse attention, the same is true of the index cache, and of the tokens that an indexer chose.
  *
  * The CPU computes a whole pass if its caller wants to see intermediate values (taps), if it forces experts, or if it has rows with the expanded form of attention.
  * Before such a pass, the cache rows come back to the CPU. The results have the same bits in both cases. */
@@ -56,6 +56,16 @@ static inline const char *offload_failed(const struct workspace *w) { return w->
 void offload_fetch_pool(struct kvpool *p);
 /* Frees what the pool has on the device. */
 void offload_close_pool(struct kvpool *p);
+
+/* Whether rows of this pass may see more tokens than an indexer keeps. It depends on the shape of the pass alone: single rows may see fewer. */
+static inline int offload_chooses(const struct workspace *w, const struct mla *a)
+{
+    return w->kept_most && !a->sees_all && w->offload.longest > w->kept_most;
+}
+/* The tokens that an indexer chose (workspace.kept). offload_send_kept gives the device those of an indexer that the CPU computed, if it is the first that
+ * this pass asks for. offload_keep: after a pass whose attention the device computed, row.keep gets what its row attended to. */
+void offload_send_kept(struct workspace *w, size_t S);
+void offload_keep(struct workspace *w, const struct row *rows, size_t S);
 
 /* Multiplies `hidden` [S, d] by the head on the device, if its weights are there. Returns 0 if they are not: then nothing was done. */
 int offload_head(struct workspace *w, const struct weight_view *head, float *logits, const float *hidden, size_t S);

@@ -12,6 +12,7 @@
 #include "ops/attention_device.h"
 #include "ops/crew.h"
 #include "ops/expanded.h"
+#include "ops/indexer_device.h"
 #include "ops/linear.h"
 #include "ops/mlp.h"
 #include "ops/router.h"
@@ -34,6 +35,8 @@ static size_t scratch_bytes(const struct workspace *w, size_t S)
         bytes = max_size(bytes, op_expanded_scratch(&attention, S, w->context, w->cx.threads));
     if (w->kept_most)
         bytes = max_size(bytes, op_index_scratch(S, w->context, w->cx.threads));
+    if (w->kept_most && w->model->device)
+        bytes = max_size(bytes, device_index_scratch(S, offload_longest(w->context)));
     if (config_has_layers(c, 0))
         bytes = max_size(bytes, op_mlp_scratch(S, d, c->dims.dense));
     if (config_has_layers(c, 1)) {

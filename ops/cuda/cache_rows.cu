@@ -1,16 +1,7 @@
 /* ops/cuda/cache_rows.cu -- the queries of a pass are rotated, and its latents and keys are written to the cache (ops/cache_rows.h). */
 #include "ops/cuda/dot.h"
+#include "ops/cuda/rotate.h"
 #include "ops/cuda/round.h"
-
-/* Rotates pair i of a vector, and multiplies both numbers by `scale` unless it is 1. */
-DEVICE void rotate_pair(float *x, size_t i, size_t half, int interleave, const float *cos_sin, float scale)
-{
-    float c = cos_sin[i], s = cos_sin[half + i];
-    float *first = x + (interleave ? 2 * i : i), *second = first + (interleave ? 1 : half), a = *first, b = *second;
-    float y0 = a * c - b * s, y1 = a * s + b * c;
-    *first = scale == 1.0f ? y0 : y0 * scale;
-    *second = scale == 1.0f ? y1 : y1 * scale;
-}
 
 DEVICE void rotate_queries(const struct cache_rows_args &a, float scale)
 {
@@ -33,14 +24,9 @@ DEVICE void round_to_e4m3(float *x, size_t n)
         for (size_t i = g + lane_of_warp(); i < end; i += 32)
             most = magnitude(x[i]) > most ? magnitude(x[i]) : most;
         most = warp_most(most);
-        /* 2^ceil(log2(most / 448)) */
-        float s = float_of_bits((bits_of_float(float_of_bits(most) * (1.0f / 448.0f)) + 0x7fffff) & 0xff800000);
-        for (size_t i = g + lane_of_warp(); i < end; i += 32) {
-            float scaled = x[i] / s;
-            scaled = scaled > 448.0f ? 448.0f : scaled;
-            scaled = scaled < -448.0f ? -448.0f : scaled;
-            x[i] = most >= NOT_FINITE ? float_of_bits(0x7fc00000) : e4m3_to_float(float_to_e4m3(scaled)) * s;
-        }
+        float s = e4m3_scale(most);
+        for (size_t i = g + lane_of_warp(); i < end; i += 32)
+            x[i] = most >= NOT_FINITE ? float_of_bits(0x7fc00000) : e4m3_to_float(e4m3_code(x[i], s)) * s;
     }
 }
 

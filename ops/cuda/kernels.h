@@ -43,7 +43,11 @@
     X(sum_experts, 256)   \
     X(embed, 256)         \
     X(best_of_rows, 256) \
-    X(narrow, 256)
+    X(narrow, 256)        \
+    X(index_keys, 128)    \
+    X(index_queries, 128) \
+    X(index_scores, 128)  \
+    X(index_keep, 512)
 
 enum device_kernel {
 #define X(name, threads) KERNEL_##name,
@@ -68,6 +72,10 @@ struct device_row {
     uint32_t length;        /* >= 1 */
     int32_t slot;           /* the cache row that this row of the pass writes */
     float query_scale;      /* the query is multiplied by it; 1: it is not */
+    /* with an indexer, on a device only: */
+    char *index_rows;         /* the index cache of the first layer that has one */
+    size_t index_layer_bytes;
+    int given;              /* nonzero: the row attends to tokens that were chosen in another pass, so no indexer chooses */
 };
 
 /* The type of cache rows, with the values of enum kv_type (ops/kv_rows.h) */
@@ -272,6 +280,42 @@ struct attention_args {
 #define SCORE_HEADS 16
 #define VALUE_HEADS 8
 #define VALUE_COLUMNS 512 /* of a block of threads */
+/* ops/indexer.h. A vector is a key or the query of one head. `rope` numbers of it are rotated, in pairs that `interleave` describes. */
+struct index_vectors {
+    const float *cos_sin;  /* [S, rope] */
+    size_t dim, rope;      /* dim: at most INDEX_MAX_DIM, a multiple of DOT_CHUNK */
+    int interleave, hadamard, codes;
+    float of_dim;          /* dim^-1/2 */
+};
+/* The key of each of S rows is normalised, rotated, and written to the index cache of layer `layer`. One block for each row. */
+struct index_keys_args {
+    const float *k, *norm, *bias; /* [S, dim], [dim], [dim] */
+    const struct device_row *rows;
+    struct index_vectors vectors;
+    size_t layer, row_bytes;
+    float eps;
+};
+/* op_index_queries, after RoPE. Grid: S; the heads. */
+struct index_queries_args {
+    float *q, *w; /* [S, heads, dim], [S, heads] */
+    struct index_vectors vectors;
+    float of_heads; /* heads^-1/2 */
+    int bf16_weights;
+};
+/* Rows that see no more than `kept` tokens, and rows whose tokens are given, are left out. index_scores: the scores of all tokens that a row sees.
+ * Grid: longest / INDEX_SCORE_TOKENS; S. index_keep: the slots of the tokens that are kept, ascending by token. One block for each row. */
+#define INDEX_SCORE_TOKENS 64
+struct index_choice_args {
+    const float *q, *w;    /* as index_queries computed them */
+    const struct device_row *rows;
+    float *score;          /* [S, longest] */
+    int32_t *slots;        /* [S, kept] */
+    size_t heads, dim, kept, longest, layer, row_bytes;
+    int codes, bf16_scores, highest;
+};
+#define index_scores_args index_choice_args
+#define index_keep_args index_choice_args
+
 #define absorb_args attention_args
 #define quantise_queries_args attention_args
 #define attention_scores_args attention_args

@@ -55,4 +55,15 @@ DEVICE uint8_t float_to_e4m3(float x)
     return (uint8_t)((bits >> 24 & 0x80) | size);
 }
 
+/* The scale of a group of E4M3 codes whose largest magnitude has these bits: 2^ceil(log2(most / 448)) */
+DEVICE float e4m3_scale(uint32_t most) { return float_of_bits((bits_of_float(float_of_bits(most) * (1.0f / 448.0f)) + 0x7fffff) & 0xff800000); }
+
+/* The code of x with this scale. */
+DEVICE uint8_t e4m3_code(float x, float scale)
+{
+    float scaled = x / scale;
+    scaled = scaled > 448.0f ? 448.0f : scaled;
+    return float_to_e4m3(scaled < -448.0f ? -448.0f : scaled);
+}
+
 #endif

@@ -21,15 +21,21 @@ static const struct {
 static struct device *device;
 
 /* Opens a model of which the device computes parts. */
-static vb_model *offloaded(const char *dir, enum precision precision, enum cache_type cache, int layers, int without_experts)
+static vb_model *offloaded_with(const char *dir, const char *conventions, enum precision precision, enum cache_type cache, int layers, int without_experts)
 {
     device = open_checked_device();
     struct offload_options offload = {device, layers, without_experts};
-    struct conventions conventions = {{0}};
-    struct model_options o = {.conventions = &conventions, .precision = precision, .cache_type = cache, .offload = &offload, .threads = 1};
+    struct conventions parsed = {{0}};
+    struct model_options o = {.conventions = &parsed, .precision = precision, .cache_type = cache, .offload = &offload, .threads = 1};
     struct model *m;
+    OK(conventions_parse(&parsed, conventions, &err));
     OK(model_open_under(&m, dir, &o, NULL, &err));
     return m;
+}
+
+static vb_model *offloaded(const char *dir, enum precision precision, enum cache_type cache, int layers, int without_experts)
+{
+    return offloaded_with(dir, NULL, precision, cache, layers, without_experts);
 }
 
 static void close_offloaded(vb_model *m)
@@ -48,9 +54,9 @@ static vb_model *on_cpu(const char *dir, const char *precision, const char *cach
 static const vb_session_options one_thread = {.context = 64, .threads = 1, .prefill_chunk = 8};
 
 /* Tokens and drafts of a few rounds. Wrong drafts would not change what is generated. */
-static size_t proposals(const vb_model *m, const vb_session_options *o, const int32_t *prompt, int32_t *list)
+static size_t proposals(const vb_model *m, const vb_session_options *o, const int32_t *prompt, size_t tokens, int32_t *list)
 {
-    vb_session *s = open_session(m, o, prompt, PROMPT);
+    vb_session *s = open_session(m, o, prompt, tokens);
     size_t n = 0;
     for (int i = 0; i < 2; i++) {
         int32_t count;
@@ -61,10 +67,10 @@ static size_t proposals(const vb_model *m, const vb_session_options *o, const in
     return n;
 }
 
-static void compare_proposals(const char *what, const vb_model *a, const vb_model *b, const vb_session_options *o, const int32_t *prompt)
+static void compare_proposals(const char *what, const vb_model *a, const vb_model *b, const vb_session_options *o, const int32_t *prompt, size_t tokens)
 {
     int32_t want[2 * (1 + VB_MAX_DRAFT)], got[2 * (1 + VB_MAX_DRAFT)];
-    size_t n = proposals(a, o, prompt, want), m = proposals(b, o, prompt, got);
+    size_t n = proposals(a, o, prompt, tokens, want), m = proposals(b, o, prompt, tokens, got);
     if (n < 4 || n != m || memcmp(want, got, n * sizeof *want) != 0)
         fail_msg("%s: %zu tokens and drafts on the CPU, %zu with the device, and they differ or are too few", what, n, m);
 }
@@ -78,7 +84,7 @@ static void compare(const char *what, const vb_model *a, const vb_model *b, cons
     run(b, o, prompt, PROMPT, TOKENS, &got);
     check_same(what, &want, &got);
     if (o->drafting.method)
-        compare_proposals(what, a, b, o, prompt);
+        compare_proposals(what, a, b, o, prompt, PROMPT);
 }
 
 static void every_split_has_the_bits_of_the_cpu(__attribute__((unused)) void **state)
@@ -183,10 +189,10 @@ static void every_layout_has_the_bits_of_the_cpu(__attribute__((unused)) void **
 }
 
 /* Two sessions with splits of their own decode alone. Then a batch computes them together, with the split of the first. */
-static void sessions_with_other_splits_share_passes(__attribute__((unused)) void **state)
+static void check_other_splits(const char *dir)
 {
     static struct record want[2], got[2];
-    vb_model *a = on_cpu("golden/tiny/v3", "f32", "f32"), *b = offloaded("golden/tiny/v3", PRECISION_F32, CACHE_TYPE_F32, OFFLOAD_AUTO, 0);
+    vb_model *a = on_cpu(dir, "f32", "f32"), *b = offloaded(dir, PRECISION_F32, CACHE_TYPE_F32, OFFLOAD_AUTO, 0);
     vb_session *alone[2], *together[2];
     vb_generate_options options[2];
     vb_result results[2];
@@ -216,6 +222,12 @@ static void sessions_with_other_splits_share_passes(__attribute__((unused)) void
     vb_model_close(a);
 }
 
+static void sessions_with_other_splits_share_passes(__attribute__((unused)) void **state)
+{
+    check_other_splits("golden/tiny/v3");
+    check_other_splits("golden/tiny/glm5");
+}
+
 /* Passes that decode are recorded. The first ones have a block of 256 tokens, the later ones two. */
 static void a_timeline_that_needs_more_blocks_has_the_bits_of_the_cpu(__attribute__((unused)) void **state)
 {
@@ -232,10 +244,53 @@ static void a_timeline_that_needs_more_blocks_has_the_bits_of_the_cpu(__attribut
     vb_model_close(a);
 }
 
+/* Timelines that are longer than what an indexer keeps: some of the first passes attend to all tokens. glm5 has a layer without an indexer, and its modules
+ * attend in later draft steps to what was chosen in the first one. */
+static void sparse_attention_has_the_bits_of_the_cpu(__attribute__((unused)) void **state)
+{
+    static const struct {
+        const char *dir, *conventions, *method, *cache;
+        int layers;
+    } cases[] = {
+        {"golden/tiny/v32", NULL, "mtp-eagle", "f32", OFFLOAD_AUTO}, {"golden/tiny/v32", "latent-cache=fp8,indexer-weights=bf16,indexer-scores=bf16", NULL, "f32", 2},
+        {"golden/tiny/v32", "indexer-codes=none,indexer-ties=highest", "mtp-vanilla", "bf16", OFFLOAD_AUTO}, {"golden/tiny/v32", "as=llama.cpp", "mtp-eagle", "q8", OFFLOAD_AUTO},
+        {"golden/tiny/glm5", NULL, "mtp-eagle", "f32", OFFLOAD_AUTO}, {"golden/tiny/glm5", "indexer-codes=fp8", NULL, "f32", 1}, {"golden/tiny/glm5", NULL, NULL, "f32", 2},
+        {"golden/tiny/glm5", "mtp-set=own,indexer-rope=halves", "mtp-eagle", "bf16", 3},
+    };
+    static struct record want, got;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        vb_session_options o = {.context = 300, .threads = 1, .prefill_chunk = 32};
+        enum cache_type cache;
+        char what[128];
+        vb_model *a;
+        int32_t prompt[251];
+        OK(cache_type_parse(&cache, cases[i].cache, &err));
+        OK(vb_model_open(&a, cases[i].dir, &(vb_model_options){.conventions = cases[i].conventions, .cache_type = cases[i].cache, .threads = 1}, &err));
+        vb_model *b = offloaded_with(cases[i].dir, cases[i].conventions, PRECISION_F32, cache, cases[i].layers, 0);
+        for (int is_long = 0; is_long < 2; is_long++) {
+            size_t n = !is_long ? 3 : i % 4 ? 40 : COUNT(prompt); /* the longest ones need a second block of 256 tokens */
+            snprintf(what, sizeof what, "%s, case %zu, prompt of %zu tokens", cases[i].dir, i, n);
+            random_tokens(a, 7, prompt, COUNT(prompt));
+            run(a, &o, prompt, n, 14, &want);
+            o.drafting = (vb_drafting){.method = cases[i].method, .tokens = cases[i].method ? 3 : 0};
+            run(b, &o, prompt, n, 14, &got);
+            check_same(what, &want, &got);
+            if (cases[i].method)
+                compare_proposals(what, a, b, &o, prompt, n);
+            o.drafting = (vb_drafting){0};
+        }
+        assert_true(b->layers[b->config.num_hidden_layers - 1].attention_on_device && (!is_emulated() || emulator_launches(device) > 100));
+        assert_true(!is_emulated() || cases[i].layers != OFFLOAD_AUTO || emulator_replays(device) > 10);
+        close_offloaded(b);
+        vb_model_close(a);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_split_has_the_bits_of_the_cpu), cmocka_unit_test(precisions_and_caches_have_the_bits_of_the_cpu),
                                        cmocka_unit_test(every_type_of_gguf_files_has_the_bits_of_the_cpu), cmocka_unit_test(every_layout_has_the_bits_of_the_cpu),
+                                       cmocka_unit_test(sparse_attention_has_the_bits_of_the_cpu),
                                        cmocka_unit_test(a_timeline_that_needs_more_blocks_has_the_bits_of_the_cpu),
                                        cmocka_unit_test(sessions_with_other_splits_share_passes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
