@@ -7,7 +7,7 @@
 #define MOST_SCORES ((size_t)1 << 24) /* scores at once, but at least of one row. It changes no bit */
 
 static size_t divide_up(size_t n, size_t by) { return (n + by - 1) / by; }
-static size_t rows_at_once(size_t S, size_t longest) { return at_most(S, at_least(1, MOST_SCORES / at_least(1, longest))); }
+static size_t rows_at_once(size_t S, size_t longest) { return at_most(at_most(S, DEVICE_MOST_BLOCKS), at_least(1, MOST_SCORES / at_least(1, longest))); }
 static float inverse_root(size_t n) { return (float)(1.0 / sqrt((double)n)); }
 
 static struct index_vectors vectors_of(struct device *g, const struct device_index *p)

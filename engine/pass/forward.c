@@ -47,13 +47,14 @@ struct attention forward_attention(const struct workspace *w, const struct mla *
 {
     const struct config *c = &w->model->config;
     struct op_share heads = own_heads(w);
+    int chooses = offload_chooses(w, a); /* without a device, what follows from it is not used */
     return (struct attention){.heads = heads.end - heads.begin, .row_heads = c->dims.H, .nope = c->dims.n,
                               .rope = c->dims.r, .value = c->dims.v,
                               .latent = c->dims.c, .w_uk = a->w_uk, .w_uv = a->w_uv,
                               .uk_stride = a->uk_stride, .uv_stride = a->uv_stride, .uk_transposed = a->uk_transposed,
                               .scale = w->scale, .cache = model_cache_layout(c).type,
-                              .device_rows = offload_chooses(w, a) ? w->offload.kept_rows : w->offload.rows,
-                              .longest = offload_chooses(w, a) ? w->kept_most : w->offload.longest};
+                              .device_rows = chooses ? w->offload.kept_rows : w->offload.rows,
+                              .longest = chooses ? w->kept_most : w->offload.longest};
 }
 
 struct router forward_router(const struct config *c, const struct moe *moe)

@@ -49,12 +49,21 @@ struct row {
                              cache->slots */
 };
 
+/* Returns the number, from 1, of the row of the pass that writes the set that row `s` uses; 0: there is none. */
+static inline size_t row_keeper(const struct row *rows, size_t S, size_t s)
+{
+    size_t keeper = 0;
+    while (rows[s].use && keeper < S && rows[keeper].keep != rows[s].use)
+        keeper++;
+    return rows[s].use && keeper < S ? keeper + 1 : 0;
+}
+
 #define OFFLOAD_SHAPES 32
 /* What a pass needs if a device computes parts of it (offload.h). */
 struct offload {
     struct device *device;   /* NULL: no device */
     struct device_row *rows; /* [rows]: as workspace.places, with addresses of the device */
-    struct device_row *kept_rows; /* [rows]: with an indexer: of rows that see more than kept_most tokens, those that were chosen */
+    struct device_row *kept_rows; /* [rows], with an indexer: as `rows`, but a row that sees more than kept_most tokens has the slots of the chosen ones */
     int32_t *first_bad_layer; /* [rows]: as workspace.first_bad_layer, of the layers whose output the device has */
     int32_t *slots;          /* [rows, context]: the slots of all rows of a pass, one list behind the other */
     size_t longest;          /* at least the length of the longest list: 256 times a power of two */

@@ -10,7 +10,10 @@
  *
  * x [S, d] is the output of input_layernorm. w->index_k is the output of wk, w->q_a the output of q_a_layernorm. w->seen has all
  * tokens that each row can see. `layer` is the number of the layer in row.forced_kept. Queries and scores are computed only if a
- * row has to choose, or if there are taps. */
+ * row has to choose, or if there are taps.
+ *
+ * On a device, w->seen keeps all tokens: attention reads w->offload.kept_rows there. Queries and scores are computed in every pass that has room for more
+ * than w->kept_most tokens (offload_chooses). */
 void index_tokens(struct workspace *w, const struct mla *a, size_t layer, const struct row *rows, const float *x, size_t S);
 
 /* Computes weights_proj of x [S, d] as convention indexer-weights says. out [S, H]. Changes w->delta. */

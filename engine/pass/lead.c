@@ -46,15 +46,6 @@ static void put_numbers(struct rank_group *r, const int32_t *numbers, size_t cou
         ranks_put(r, numbers, count * sizeof *numbers);
 }
 
-/* Returns the number, from 1, of the row of the pass that writes the set that row `s` uses; 0: there is none. */
-static size_t keeper_of(const struct row *rows, size_t S, size_t s)
-{
-    size_t keeper = 0;
-    while (rows[s].use && keeper < S && rows[keeper].keep != rows[s].use)
-        keeper++;
-    return rows[s].use && keeper < S ? keeper + 1 : 0;
-}
-
 /* `layers`: the layers for which row.forced and row.forced_kept have numbers. */
 static void put_rows(struct rank_group *r, const struct workspace *w, const struct row *rows, size_t S, size_t layers)
 {
@@ -67,7 +58,7 @@ static void put_rows(struct rank_group *r, const struct workspace *w, const stru
         put_numbers(r, row->forced, layers * dims->chosen);
         put_numbers(r, row->forced_kept, layers * dims->index_topk);
         put_numbers(r, row->use ? row->use->slots : NULL, row->use ? row->use->count : 0);
-        ranks_put_number(r, keeper_of(rows, S, s));
+        ranks_put_number(r, row_keeper(rows, S, s));
     }
     for (size_t s = 0; s < S;)
         s += put_timeline(r, rows + s, S - s);

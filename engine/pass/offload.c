@@ -152,20 +152,24 @@ static int may_use_device(const struct workspace *w, const struct row *rows, siz
 
 static const int32_t *slots_of(const struct row *row) { return row->slots ? row->slots : row->cache->slots; }
 
-/* For a row of a layer with sparse attention: which tokens it attends to. If another pass has chosen them, the device gets them now. */
-static void send_kept_row(struct workspace *w, const struct row *row, size_t s)
+/* For a row of a layer with sparse attention: which tokens it attends to. An earlier row of this pass may have chosen them, or an earlier pass: then the
+ * device gets them now. */
+static void send_kept_row(struct workspace *w, const struct row *rows, size_t s)
 {
     struct device *d = w->offload.device;
     struct device_row *all = &w->offload.rows[s], *kept = &w->offload.kept_rows[s];
+    int sees_more = all->length > w->kept_most;
+    size_t keeper = sees_more ? row_keeper(rows, s, s) : 0, given = sees_more && rows[s].use ? rows[s].use->count : 0;
     int32_t *slots = w->kept + s * w->kept_most;
-    size_t given = row->use && all->length > w->kept_most ? row->use->count : 0;
-    all->given = given != 0;
+    all->given = keeper || given;
     *kept = *all;
-    if (given)
-        device_put(d, slots, row->use->slots, given * sizeof *slots);
-    if (all->length > w->kept_most) {
+    if (keeper) {
+        kept->slots = w->offload.kept_rows[keeper - 1].slots;
+        kept->length = w->offload.kept_rows[keeper - 1].length;
+    } else if (sees_more) {
         kept->slots = device_at(d, slots);
         kept->length = (uint32_t)(given ? given : w->kept_most);
+        device_put(d, slots, given ? rows[s].use->slots : NULL, given * sizeof *slots);
     }
 }
 
@@ -191,7 +195,7 @@ static void send_rows(struct workspace *w, const struct row *rows, size_t S)
         used = from + length;
         longest = max_size(longest, length);
         if (w->kept_most)
-            send_kept_row(w, &rows[s], s);
+            send_kept_row(w, rows, s);
     }
     w->offload.longest = offload_longest(longest);
     device_write(d, w->offload.slots, used * sizeof *slots);

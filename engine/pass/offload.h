@@ -2,9 +2,10 @@
  *
  * Every array of a workspace has a twin on the device. The residual stream w->x is either on the CPU or on the device: offload_place moves it to where the
  * next operators compute, and sets w->cx.device for them. The cache rows of a layer whose attention the device computes are on the device. The rows that a
- * pass does not change stay there from pass to pass. With sparse attention, the same is true of the index cache, and of the tokens that an indexer chose.
+ * pass does not change stay there from pass to pass. With sparse attention, the same is true of the index cache. The tokens that an indexer chose stay there
+ * until the pass ends.
  *
- * The CPU computes a whole pass if its caller wants to see intermediate values (taps), if it forces experts, or if it has rows with the expanded form of attention.
+ * The CPU computes a whole pass if its caller wants to see intermediate values (taps), if it forces or records experts or chosen tokens, or if it has rows with the expanded form of attention.
  * Before such a pass, the cache rows come back to the CPU. The results have the same bits in both cases. */
 #ifndef VB_PASS_OFFLOAD_H
 #define VB_PASS_OFFLOAD_H

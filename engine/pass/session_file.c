@@ -202,6 +202,7 @@ void session_write_rows(struct session_writer *w, const struct kvcache *cache, s
 
 void session_write_index_rows(struct session_writer *w, const struct kvcache *cache, size_t layer, size_t rows)
 {
+    offload_fetch_pool(cache->pool);
     for (size_t i = 0; i < rows; i++)
         session_write(w, kvcache_index_row(cache, layer, cache->slots[i]), cache->pool->layout.index_row);
 }
@@ -226,6 +227,7 @@ int session_read_rows(struct session_reader *r, const struct kvcache *cache, siz
 
 int session_read_index_rows(struct session_reader *r, const struct kvcache *cache, size_t layer, size_t rows)
 {
+    offload_fetch_pool(cache->pool);
     for (size_t i = 0; i < rows; i++)
         if (session_read(r, kvcache_index_row(cache, layer, cache->slots[i]), cache->pool->layout.index_row))
             return -1;

@@ -12,6 +12,7 @@ constexpr unsigned KEYS = 8, HEADS = 2, CHUNKS = INDEX_MAX_DIM / DOT_CHUNK, WARP
 
 static_assert(THREADS_index_keys == INDEX_MAX_DIM && THREADS_index_queries == INDEX_MAX_DIM, "a thread has one number");
 static_assert(KEYS * HEADS == 16, "a half warp folds sixteen products");
+static_assert(INDEX_SCORE_TOKENS == THREADS_index_scores / 16 * KEYS, "a half warp has eight tokens");
 
 DEVICE char *index_row(const struct device_row &r, size_t layer, size_t row_bytes, size_t slot)
 {
@@ -161,12 +162,13 @@ DEVICE float sum_of_heads(const struct index_choice_args &a, const float (&key)[
         UNROLL for (unsigned i = 0; i < HEADS; i++) {
             const float *q = a.q + (query * a.heads + (h + i < a.heads ? h + i : h)) * a.dim;
             UNROLL for (unsigned c = 0; c < CHUNKS; c++) {
-                int is_there = c * DOT_CHUNK < a.dim;
-                float odd = is_there ? q[c * DOT_CHUNK + lane_of_sum()] : 0.0f, even = is_there ? q[c * DOT_CHUNK + DOT_CHUNK / 2 + lane_of_sum()] : 0.0f;
-                UNROLL for (unsigned j = 0; j < KEYS && is_there; j++) {
-                    float *s = &sum[i * KEYS + j];
-                    *s = fmaf(key[j][2 * c], odd, *s);
-                    *s = fmaf(key[j][2 * c + 1], even, *s);
+                if (c * DOT_CHUNK < a.dim) {
+                    float odd = q[c * DOT_CHUNK + lane_of_sum()], even = q[c * DOT_CHUNK + DOT_CHUNK / 2 + lane_of_sum()];
+                    UNROLL for (unsigned j = 0; j < KEYS; j++) {
+                        float *s = &sum[i * KEYS + j];
+                        *s = fmaf(key[j][2 * c], odd, *s);
+                        *s = fmaf(key[j][2 * c + 1], even, *s);
+                    }
                 }
             }
         }
@@ -182,8 +184,8 @@ DEVICE float sum_of_heads(const struct index_choice_args &a, const float (&key)[
 KERNEL(index_scores)
 {
     const struct device_row &r = a.rows[blockIdx.y];
-    size_t of_warp = (size_t)blockIdx.x * INDEX_SCORE_TOKENS + threadIdx.x / 32 * 2 * KEYS, first = of_warp + threadIdx.x / 16 % 2 * KEYS;
-    if (!has_to_choose(r, a.kept) || of_warp >= r.length) /* the halves of a warp stay together */
+    size_t first_of_warp = (size_t)blockIdx.x * INDEX_SCORE_TOKENS + threadIdx.x / 32 * 2 * KEYS, first = first_of_warp + threadIdx.x / 16 % 2 * KEYS;
+    if (!has_to_choose(r, a.kept) || first_of_warp >= r.length) /* the halves of a warp stay together */
         return;
     const char *row[KEYS];
     float key[KEYS][2 * CHUNKS];
@@ -211,7 +213,7 @@ DEVICE uint32_t rank_of(float x, int bf16)
     return magnitude(x) > NOT_FINITE ? 0 : bits & 0x80000000 ? ~bits : bits | 0x80000000;
 }
 
-/* Adds up n numbers of all threads of a block. Every thread gets the sums. parts: [WARPS, n], shared. */
+/* Adds up N numbers of all threads of a block. Every thread gets the sums. parts: [WARPS, N], shared. */
 template <int N> DEVICE void add_threads(unsigned (&count)[N], unsigned *parts)
 {
     __syncthreads(); /* the parts before are not needed any more */

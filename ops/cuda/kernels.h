@@ -75,7 +75,7 @@ struct device_row {
     /* with an indexer, on a device only: */
     char *index_rows;         /* the index cache of the first layer that has one */
     size_t index_layer_bytes;
-    int given;              /* nonzero: the row attends to tokens that were chosen in another pass, so no indexer chooses */
+    int given;              /* nonzero: the row attends to tokens that were chosen in another pass, or by another row; no indexer chooses */
 };
 
 /* The type of cache rows, with the values of enum kv_type (ops/kv_rows.h) */
@@ -280,6 +280,12 @@ struct attention_args {
 #define SCORE_HEADS 16
 #define VALUE_HEADS 8
 #define VALUE_COLUMNS 512 /* of a block of threads */
+#define absorb_args attention_args
+#define quantise_queries_args attention_args
+#define attention_scores_args attention_args
+#define attention_values_args attention_args
+#define join_blocks_args attention_args
+
 /* ops/indexer.h. A vector is a key or the query of one head. `rope` numbers of it are rotated, in pairs that `interleave` describes. */
 struct index_vectors {
     const float *cos_sin;  /* [S, rope] */
@@ -315,11 +321,5 @@ struct index_choice_args {
 };
 #define index_scores_args index_choice_args
 #define index_keep_args index_choice_args
-
-#define absorb_args attention_args
-#define quantise_queries_args attention_args
-#define attention_scores_args attention_args
-#define attention_values_args attention_args
-#define join_blocks_args attention_args
 
 #endif

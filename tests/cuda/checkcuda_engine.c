@@ -8,6 +8,7 @@
 
 #define TOKENS 5
 #define PROMPT 9 /* two passes of at most 8 rows */
+#define DRAFTED 4 /* rounds whose drafts are compared */
 
 static const struct {
     const char *name;
@@ -58,8 +59,10 @@ static size_t proposals(const vb_model *m, const vb_session_options *o, const in
 {
     vb_session *s = open_session(m, o, prompt, tokens);
     size_t n = 0;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < DRAFTED; i++) {
         int32_t count;
+        if (i)
+            OK(vb_append(s, prompt + i, 3, &err)); /* the modules then have several rows to compute */
         OK(vb_draft(s, &list[n], &list[n + 1], &count, &err));
         n += 1 + (size_t)count;
     }
@@ -69,7 +72,7 @@ static size_t proposals(const vb_model *m, const vb_session_options *o, const in
 
 static void compare_proposals(const char *what, const vb_model *a, const vb_model *b, const vb_session_options *o, const int32_t *prompt, size_t tokens)
 {
-    int32_t want[2 * (1 + VB_MAX_DRAFT)], got[2 * (1 + VB_MAX_DRAFT)];
+    int32_t want[DRAFTED * (1 + VB_MAX_DRAFT)], got[DRAFTED * (1 + VB_MAX_DRAFT)];
     size_t n = proposals(a, o, prompt, tokens, want), m = proposals(b, o, prompt, tokens, got);
     if (n < 4 || n != m || memcmp(want, got, n * sizeof *want) != 0)
         fail_msg("%s: %zu tokens and drafts on the CPU, %zu with the device, and they differ or are too few", what, n, m);
@@ -272,7 +275,7 @@ static void sparse_attention_has_the_bits_of_the_cpu(__attribute__((unused)) voi
             snprintf(what, sizeof what, "%s, case %zu, prompt of %zu tokens", cases[i].dir, i, n);
             random_tokens(a, 7, prompt, COUNT(prompt));
             run(a, &o, prompt, n, 14, &want);
-            o.drafting = (vb_drafting){.method = cases[i].method, .tokens = cases[i].method ? 3 : 0};
+            o.drafting = (vb_drafting){.method = cases[i].method, .tokens = cases[i].method ? 8 : 0};
             run(b, &o, prompt, n, 14, &got);
             check_same(what, &want, &got);
             if (cases[i].method)
@@ -286,11 +289,54 @@ static void sparse_attention_has_the_bits_of_the_cpu(__attribute__((unused)) voi
     }
 }
 
+/* g of the last two of 42 rows of a module. The first of them keeps the tokens that the second one uses; before, the list has other tokens. */
+static void rows_that_share_a_choice(const struct model *m, float *g)
+{
+    enum { N = 42 };
+    size_t d = m->config.dims.d;
+    uint64_t seed = 3;
+    int32_t first_tokens[] = {0, 1, 2, 3, 4, 5, 6, 7};
+    struct kept_tokens kept = {first_tokens, COUNT(first_tokens)};
+    struct workspace w;
+    struct kvcache cache;
+    struct row rows[N];
+    float *h = calloc(3 * N * d, sizeof *h), *earlier = h + N * d, *next = earlier + N * d;
+    OK(workspace_open(&w, m, kernels_select("best", NULL), 1, N, 1, 64, 0, &err));
+    OK(kvcache_open(&cache, 1, 64, model_mtp_cache_layout(&m->config), NULL, &err));
+    for (size_t i = 0; i < N * d; i++)
+        h[i] = (float)random_below(&seed, 2001) * 0.001f - 1.0f;
+    for (int32_t i = 0; i < N; i++)
+        rows[i] = (struct row){.cache = &cache, .token = 3 + i * 7 % 90, .index = i, .position = i, .slot = kvcache_append(&cache)};
+    rows[N - 2].keep = &kept;
+    rows[N - 1].use = &kept;
+    forward_mtp(&w, m->mtp, 0, rows, h, earlier, next, N - 2);
+    forward_mtp(&w, m->mtp, 0, rows + N - 2, h + (N - 2) * d, g, next, 2);
+    assert_int_equal(kept.count, COUNT(first_tokens));
+    assert_true(first_tokens[7] != 7); /* others were chosen */
+    kvcache_close(&cache, NULL);
+    workspace_close(&w);
+    free(h);
+}
+
+static void a_row_attends_to_what_an_earlier_row_of_its_pass_chose(__attribute__((unused)) void **state)
+{
+    float want[2 * 512], got[2 * 512];
+    vb_model *a = on_cpu("golden/tiny/glm5", "f32", "f32"), *b = offloaded("golden/tiny/glm5", PRECISION_F32, CACHE_TYPE_F32, OFFLOAD_AUTO, 0);
+    assert_true(a->config.dims.d <= 512 && a->config.index_topk == 8);
+    rows_that_share_a_choice(a, want);
+    rows_that_share_a_choice(b, got);
+    if (memcmp(want, got, 2 * a->config.dims.d * sizeof *want) != 0)
+        fail_msg("rows with a shared choice have other bits than on the CPU");
+    close_offloaded(b);
+    vb_model_close(a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_split_has_the_bits_of_the_cpu), cmocka_unit_test(precisions_and_caches_have_the_bits_of_the_cpu),
                                        cmocka_unit_test(every_type_of_gguf_files_has_the_bits_of_the_cpu), cmocka_unit_test(every_layout_has_the_bits_of_the_cpu),
                                        cmocka_unit_test(sparse_attention_has_the_bits_of_the_cpu),
+                                       cmocka_unit_test(a_row_attends_to_what_an_earlier_row_of_its_pass_chose),
                                        cmocka_unit_test(a_timeline_that_needs_more_blocks_has_the_bits_of_the_cpu),
                                        cmocka_unit_test(sessions_with_other_splits_share_passes)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -127,11 +127,11 @@ sanitizer() {
     has compute-sanitizer || return
     export CHECKCUDA_DEVICE=cuda
     for tool in memcheck racecheck synccheck; do
-        for name in rows router cache_rows mlp quantised linear attention; do # side by side: they hardly use the GPU
+        for name in rows router cache_rows mlp quantised linear attention indexer; do # side by side: they hardly use the GPU
             timeout -k 5 "$limit" compute-sanitizer --tool $tool --print-limit 20 "$build/tests/checkcuda_$name" >"$work/$tool.$name" 2>&1 &
         done
         wait
-        for name in rows router cache_rows mlp quantised linear attention; do
+        for name in rows router cache_rows mlp quantised linear attention indexer; do
             { echo "== $tool checkcuda_$name"; cat "$work/$tool.$name"; } >>"$logs/sanitizer"
             local said
             said=$(grep -E 'SUMMARY' "$work/$tool.$name" | tail -1)
