@@ -11,7 +11,7 @@
 static const struct demo_way {
     const char *method;
     int draft_tokens; /* -1: the default of the method; the text is printed, too */
-} ways[] = {{"none", -1}, {"mtp-vanilla", -1}, {"mtp-eagle", -1}, {"mtp-eagle", 1}};
+} ways[] = {{"none", -1}, {"mtp-eagle", 1}, {"mtp-eagle", -1}, {"mtp-vanilla", -1}};
 #define WAYS 4
 
 struct demo_run { /* whose text is shown */

@@ -7,7 +7,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 work=$1
 mkdir "$work"
-python3 golden/scripts/make_tale_text.py build/verbatim "$work/own" --sequences 3000
+python3 golden/scripts/make_tale_text.py build/verbatim "$work/own" --sequences 2000
 
 train() { # RUN OPTIONS
     run=$1
@@ -21,8 +21,7 @@ keep() { # RUN HEAD: the folder of MODEL in config.json is not that of this mach
     cp "$work/$1/head/model.safetensors" "golden/eagle/$2/"
 }
 
-train eagle --part eagle --train-iters 700 --lr 2e-3
-train hass --part eagle --eagle-head "$work/eagle/head" --loss hass --train-iters 200 --lr 1e-3 --seed 2
-train eagle3 --part eagle3 --train-iters 500 --lr 2e-3
-keep hass eagle1-tale
+train eagle --part eagle --train-iters 450 --lr 2e-3
+train eagle3 --part eagle3 --train-iters 350 --lr 2e-3
+keep eagle eagle1-tale
 keep eagle3 eagle3-tale

@@ -210,7 +210,8 @@ def traffic_is_what_the_document_says():
     with open(f"{TALE}/config.json", encoding="utf-8") as file:
         c = json.load(file)
     dense, sparse = c["first_k_dense_replace"], c["num_hidden_layers"] - c["first_k_dense_replace"]
-    middle = dense * c["intermediate_size"] + sparse * c["moe_intermediate_size"] * (c["num_experts_per_tok"] + c["n_shared_experts"])
+    expert = (c["moe_intermediate_size"] + 31) // 32 * 32
+    middle = dense * c["intermediate_size"] + sparse * expert * (c["num_experts_per_tok"] + c["n_shared_experts"])
     numbers = c["num_hidden_layers"] * (c["num_attention_heads"] * c["v_head_dim"] + 2 * c["hidden_size"]) + middle + c["vocab_size"]
     mpi = HERE[0]
     runs = [json.loads(output(command(mpi, 2, ["generate", TALE, "--tokens", "5,6", "-n", n, "--ignore-eos", "--json", *ONE])))["stats"]["ranks"] for n in ("4", "14")]

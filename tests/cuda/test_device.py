@@ -67,11 +67,11 @@ def memory_that_others_have_taken_makes_the_plan_smaller():
     """The driver says that 4 GB are free, and then gives less. What remains is for the CPU."""
     arguments, layers = ["generate", TALE, "--tokens", "5,6", "--prefill-chunk", "2", "-n", "2", "-c", "8", "--json"], []
     wanted = json.loads(output(*arguments))["fingerprint"]
-    for given in 14000000, 10500000, 8000000, 5000000:
+    for given in 24000000, 16000000, 10000000, 3000000:
         ran = run(*arguments, "--device", "cuda", "--stats", gpu=f"taken:{given}")
         assert ran.returncode == 0 and json.loads(ran.stdout)["fingerprint"] == wanted, f"{given}: {ran.stdout} {ran.stderr}"
-        layers.append(int(re.search(r"(\d+) of 5 layers", ran.stderr)[1]))
-    assert layers == sorted(layers, reverse=True) and layers[0] == 5 and layers[-1] == 0 and len(set(layers)) > 2, layers
+        layers.append(int(re.search(r"(\d+) of 16 layers", ran.stderr)[1]))
+    assert layers == sorted(layers, reverse=True) and layers[0] == 16 and layers[-1] == 0 and len(set(layers)) > 2, layers
     refused("has no memory for", "--device", "cuda", "--gpu-layers", "all", gpu="taken:20000")
     ran = run(*arguments, "--device", "auto", "--gpu-layers", "all", gpu="taken:20000")
     assert ran.returncode == 0 and json.loads(ran.stdout)["fingerprint"] == wanted, ran.stderr

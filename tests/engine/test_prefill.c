@@ -241,7 +241,7 @@ TEST(a_modules_rows_of_a_prompt_are_onednns)
         o.drafting.method = methods[method];
         o.drafting.tokens = 1;
         vb_session *s = open_session(m, &o, text, PROMPT);
-        generate(s, 8, &r);
+        generate(s, 12, &r); /* the last round computes no rows for drafts that are not wanted */
         check_whose(k, methods[method], 0, PROMPT - 1, ROUNDED);
         check_whose(k, methods[method], PROMPT, PROMPT + 5, EXACT);
         vb_session_close(s);

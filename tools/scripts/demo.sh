@@ -5,10 +5,10 @@ set -eu
 build=${BUILD:-build}
 cat <<END
 golden/tale: a small model in the architecture of DeepSeek-V3, trained on fairy tales; see golden/tale/README.md
-The first tale it knows by heart: it recites, and drafts are right more often than elsewhere. The prompt of the second table is
-from a tale that it has not read. So small a model lies in the caches, where a drafted row costs about as much as a pass. What
-drafting is worth where weights come from memory, as those of any large model do, is in the last table. Tokens a second are
-medians of five runs in turns, with the slowest and the fastest.
+The prompt of the second table is from a tale that the model has not read. So small a model fits in the CPU's caches, where
+verifying a draft takes time of its own: one draft token at a time is fastest. The last table shows a model whose weights
+come from memory, as those of any large model do. Tokens per second are medians of five runs in turns, with the slowest and
+the fastest.
 
 END
 exec "$build/verbatim" demo golden/tale --prompt "Once upon a time there was" -n 160 --large \

@@ -13,19 +13,18 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from model import read_shape
+from model import Config
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--work", required=True)
-    p.add_argument("--shape", help="as for train.py; only hidden_size counts")
     p.add_argument("--iterations", type=int, default=150)
     p.add_argument("--threads", type=int, default=1)
     a = p.parse_args()
     torch.set_num_threads(a.threads)
     torch.manual_seed(0)
-    d = read_shape(a.shape).hidden_size
+    d = Config.hidden_size
     ids = np.load(os.path.join(a.work, "tales.train.npy")).astype(np.int64)
     V = int(ids.max()) + 1
     counts = torch.from_numpy(np.bincount(ids[:-1] * V + ids[1:], minlength=V * V)).view(V, V).float()

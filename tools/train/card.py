@@ -26,7 +26,6 @@ def main():
     p.add_argument("--model", required=True)
     p.add_argument("--measured", required=True)
     p.add_argument("--chunks", type=int, default=12, help="as train.py --eval-sequences")
-    p.add_argument("--by-heart", action="store_true", help="the last runs read some tales so often that the model recites them")
     p.add_argument("--verbatim", default=os.path.join(here, "../../build/verbatim"))
     a = p.parse_args()
     path = lambda name: os.path.join(a.model, name)
@@ -45,9 +44,6 @@ def main():
     last, tokens = curves[-1], int(curves[-1]["tokens"]) / 1e6
     dense, chunks = "first layer" if c["first_k_dense_replace"] == 1 else f"first {c['first_k_dense_replace']} layers", a.chunks
     runs = len({r.get("run", "1") for r in curves})
-    again = "" if not a.by_heart else (" The last two runs read single short tales\nmany times over: the model learns them partly by heart, and the"
-                                       " held-out loss rises.")
-    by_heart = "S" if not a.by_heart else "It knows the beginnings of some of\nGrimm's tales by heart and recites them, as above; elsewhere s"
     keep = sorted({0, len(curves) - 1} | {len(curves) * i // 6 for i in range(6)})
     facts = [("vocabulary, hidden, layers", f"{c['vocab_size']}, {c['hidden_size']}, {c['num_hidden_layers']} "
               f"({c['first_k_dense_replace']} dense of {c['intermediate_size']}, the others MoE)"),
@@ -77,7 +73,7 @@ Commands, losses and the bigram start: tools/train/README.md.
 
 ## Curves (nats per token; all rows in curves.csv)
 Held-out: {chunks} chunks of 256 tokens of tales.heldout.txt; self2, self3: module 0 fed with its own output. From
-`--modules-from` of a run on the target is frozen and its modules alone are trained.{again}
+`--modules-from` of a run on the target is frozen and its modules alone are trained.
 
 {table(("run", "step", "tokens", *(f"train {x}" for x in LOSSES[:4]), *(f"held-out {x}" for x in LOSSES)),
        [(r.get("run", 1), r["step"], r["tokens"], *(r["train_" + x] for x in LOSSES[:4]), *(r["heldout_" + x] for x in LOSSES)) for r in (curves[i] for i in keep)])}
@@ -103,7 +99,7 @@ there. It was not trained on conversations: it answers nothing, it tells.
     verbatim chat golden/tale -n 60
 
 ## Limits
-One domain, old-fashioned prose with the attitudes of its time. {by_heart}entences begin and go on as tales do, and plots drift; beyond the 256
+One domain, old-fashioned prose with the attitudes of its time. Sentences begin and go on as tales do, and plots drift; beyond the 256
 positions of its training it falters. The code that trains it is the repository's; the texts
 are in the public domain.
 """

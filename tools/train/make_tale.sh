@@ -1,6 +1,6 @@
 #!/bin/sh
-# Trains the deep and narrow model of README.md from nothing, in six runs: the whole model on the corpus, four short runs against
-# repetition, and a run of its MTP modules on text that the model wrote.
+# Trains golden/tale as README.md says, from nothing, in seven runs, after `make`: the whole model on the corpus, five short runs against
+# repetition, whose last four models give their mean, and a run of its MTP modules on text that the model wrote.
 #
 #     PYTHON=python ./make_tale.sh WORK OUT
 #
@@ -9,7 +9,7 @@
 # FIRST, ROUND, LAST: more options of the first run, of each run against repetition, and of the last run. ROUNDS: how many there are.
 # SEQUENCES, LAST_SEQUENCES: how many texts the model writes before each run against repetition, and before the last run.
 set -eu
-work=$1 out=$2 here=$(dirname "$0") python=${PYTHON:-python} device=${DEVICE:-cpu} rounds=${ROUNDS:-4}
+work=$1 out=$2 here=$(dirname "$0") python=${PYTHON:-python} device=${DEVICE:-cpu} rounds=${ROUNDS:-5}
 corpus=${CORPUS:-$here/../../../shared/assets/corpus}
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" OMP_WAIT_POLICY=passive GLIBC_TUNABLES=glibc.malloc.hugetlb=1 \
     MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184
@@ -31,7 +31,7 @@ run() {
     name=$1
     shift
     # shellcheck disable=SC2086 # several words
-    stage "$work/$name/model/model.safetensors" "$here/train.py" --work "$work/$name" --shape "$here/shapes/deep.json" \
+    stage "$work/$name/model/model.safetensors" "$here/train.py" --work "$work/$name" \
         --dtype "${DTYPE:-bfloat16}" --device "$device" $processes "$@"
     stage "$work/$name/model/model.safetensors" "$here/export.py" --work "$work/$name" --out "$work/$name/model" \
         ${spread:+--spread $spread}
@@ -46,33 +46,36 @@ folder() {
 }
 
 mkdir -p "$work"
-stage "$work/short-tales.train.npy" "$here/tokenizer.py" --work "$work" --corpus "$corpus" # its last file
+stage "$work/children-novels.heldout.npy" "$here/tokenizer.py" --work "$work" --corpus "$corpus" # its last file
 folder run-1
-stage "$work/run-1/bigram.pt" "$here/bigram.py" --work "$work/run-1" --shape "$here/shapes/deep.json"
+stage "$work/run-1/bigram.pt" "$here/bigram.py" --work "$work/run-1"
 spread=0.7
 # shellcheck disable=SC2086 # several words
-run run-1 --plan tales+children-novels,tales+children-novels,tales --lr 0.012 --adam-lr 0.0015 --warmup 60 \
+run run-1 --plan tales+children-novels,tales+children-novels,tales --steps 2560 --lr 0.012 --adam-lr 0.0015 --warmup 60 \
     --shallow-until 0.4 --flat 0.55 --modules-from 0.86 --distill-from 0.6 ${FIRST:-}
 spread=
 
-curves=$work/run-1/curves.csv before=run-1 round=0 steps=0
+curves=$work/run-1/curves.csv before=run-1 round=0 steps=0 last_four=
 while [ "$round" -lt "$rounds" ]; do
     round=$((round + 1)) name=run-$((round + 1))
     folder "$name"
     stage "$work/$name/own.npy" "$here/own.py" --model "$work/$before/model" --work "$work/$name" --seed "$round" \
-        --sequences "${SEQUENCES:-768}" --device "$device"
+        --sequences "${SEQUENCES:-768}"
     # shellcheck disable=SC2086 # several words
     run "$name" --start "$work/$before/model" --plan tales --passes-before 3 --plan-from "$steps" --steps 96 --own \
         --unlikelihood 0.5 --lr 0.002 --adam-lr 0.0002 --modules-from 1 ${ROUND:-}
     curves="$curves $work/$name/curves.csv" before=$name steps=$((steps + 96))
+    [ "$((rounds - round))" -ge 4 ] || last_four="$last_four $work/$name/model"
 done
+# shellcheck disable=SC2086 # several words
+stage "$work/mean/model.safetensors" "$here/mean.py" --out "$work/mean" $last_four
 
 name=run-$((rounds + 2))
 folder "$name"
-stage "$work/$name/own.npy" "$here/own.py" --model "$work/$before/model" --work "$work/$name" --seed $((rounds + 1)) \
-    --sequences "${LAST_SEQUENCES:-1536}" --device "$device"
+stage "$work/$name/own.npy" "$here/own.py" --model "$work/mean" --work "$work/$name" --seed $((rounds + 1)) \
+    --sequences "${LAST_SEQUENCES:-1536}"
 # shellcheck disable=SC2086 # several words
-run "$name" --start "$work/$before/model" --plan tales --passes-before 3 --plan-from "$steps" --steps 352 --own \
+run "$name" --start "$work/mean" --plan tales --passes-before 3 --plan-from "$steps" --steps 272 --own \
     --modules-from 0 ${LAST:-}
 mkdir -p "$out"
 cp "$work/$name/model/"* "$out/"

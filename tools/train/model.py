@@ -5,7 +5,6 @@ here). Shapes: B sequences, T rows, N = B*T, H heads, n nope, r rope, v value, c
 Parameters are f32; the operators (ops.py) run in the dtype of the activations (bf16 in training, f32 for sampling and checks),
 the residual stream, the norms, the router and the losses in f32.
 """
-import json
 import math
 from dataclasses import dataclass
 
@@ -21,17 +20,17 @@ from ops import linear
 class Config:
     vocab_size: int = 1024
     hidden_size: int = 192
-    intermediate_size: int = 576
-    moe_intermediate_size: int = 96
-    num_hidden_layers: int = 5
-    first_k_dense_replace: int = 1
+    intermediate_size: int = 768
+    moe_intermediate_size: int = 48
+    num_hidden_layers: int = 16
+    first_k_dense_replace: int = 14
     num_nextn_predict_layers: int = 3
-    num_attention_heads: int = 4
-    q_lora_rank: int = 96
-    kv_lora_rank: int = 96
+    num_attention_heads: int = 3
+    q_lora_rank: int = 64
+    kv_lora_rank: int = 64
     qk_nope_head_dim: int = 32
-    qk_rope_head_dim: int = 32
-    v_head_dim: int = 48
+    qk_rope_head_dim: int = 16
+    v_head_dim: int = 64
     n_routed_experts: int = 8
     n_shared_experts: int = 1
     num_experts_per_tok: int = 2
@@ -41,20 +40,6 @@ class Config:
     rope_theta: float = 10000.0
     rms_norm_eps: float = 1e-6
     max_position_embeddings: int = 2048
-
-
-def read_shape(path=None, vocab_size=1024):
-    """Config with the fields of a JSON file; without a file, the shape of golden/tale."""
-    fields = {"vocab_size": vocab_size}
-    if path:
-        with open(path) as f:
-            fields |= json.load(f)
-    if fields["vocab_size"] != vocab_size:
-        raise SystemExit(f"{path}: vocab_size: the tokenizer has {vocab_size} tokens, found {fields['vocab_size']}")
-    unknown = set(fields) - set(Config.__dataclass_fields__)
-    if unknown:
-        raise SystemExit(f"{path}: not a field of Config: {', '.join(sorted(unknown))}")
-    return Config(**fields)
 
 
 def matrix(out, inp, zero=False):

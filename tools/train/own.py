@@ -1,4 +1,4 @@
-"""Text of a model's own, for training its MTP modules on what they will draft.
+"""Text of a model's own, for training its MTP modules on what they will draft. Needs `make`, not PyTorch.
 
     python own.py --model MODEL --work WORKDIR         # writes WORKDIR/own.npy, which train.py --own reads
 
@@ -6,39 +6,49 @@ Each sequence begins with BOS and --opening tokens drawn at temperature 1. From 
 when drafting is measured. Sequences that end early are left out. No text of the corpus is read.
 """
 import argparse
+import json
 import os
+import subprocess
+import tempfile
 
 import numpy as np
-import torch
 
-from model import rope_table
-from sample import generate, load
-from tokenizer import BOS_ID
+AT_ONCE = 256
+
+
+def continued(verbatim, model, threads, requests):
+    """Prompts and answers, as ids, of the requests whose answers have all tokens that were asked for."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answers = (os.path.join(folder, name) for name in ("asked.jsonl", "answers.jsonl"))
+        with open(asked, "w", encoding="utf-8") as f:
+            f.writelines(json.dumps({"id": i, **r}) + "\n" for i, r in enumerate(requests))
+        subprocess.run([verbatim, "generate", model, "--prompts", asked, "-o", answers, "--max-sequences", "32", "--threads", str(threads)],
+                       check=True, stdout=subprocess.DEVNULL)
+        with open(answers, encoding="utf-8") as f:
+            told = {line["id"]: line["tokens"] for line in map(json.loads, f)}
+    return [r["tokens"] + told[i] for i, r in enumerate(requests) if len(told[i]) == r["max_tokens"]]
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    here = os.path.dirname(os.path.abspath(__file__))
     p.add_argument("--model", required=True)
     p.add_argument("--work", required=True)
+    p.add_argument("--verbatim", default=os.path.join(here, "../../build/verbatim"))
     p.add_argument("--sequences", type=int, default=2048)
     p.add_argument("--rows", type=int, default=256, help="per sequence")
     p.add_argument("--opening", type=int, default=60)
-    p.add_argument("--batch", type=int, default=64)
     p.add_argument("--seed", type=int, default=0)
-    p.add_argument("--threads", type=int, default=1)
-    p.add_argument("--device", default="cpu")
+    p.add_argument("--threads", type=int, default=2)
     a = p.parse_args()
-    torch.set_num_threads(a.threads)
-    if a.device != "cpu":
-        torch.set_default_device(a.device)
-    model = load(a.model)
-    length = a.rows + 1 + model.cfg.num_nextn_predict_layers
-    rope, generator, kept = rope_table(model.cfg, length), torch.Generator(a.device).manual_seed(a.seed), []
+    with open(os.path.join(a.model, "config.json"), encoding="utf-8") as f:
+        config = json.load(f)
+    rest, kept, tried = a.rows + config["num_nextn_predict_layers"] - a.opening, [], 0
     while len(kept) < a.sequences:
-        opened = generate(model, [[BOS_ID]] * a.batch, a.opening, 1.0, generator, rope)
-        opened = [ids for ids, _ in opened if len(ids) == 1 + a.opening]
-        told = generate(model, opened, length - 1 - a.opening, 0.0, generator, rope)
-        kept += [ids for ids, _ in told if len(ids) == length]
+        opened = continued(a.verbatim, a.model, a.threads, [
+            {"tokens": [config["bos_token_id"]], "max_tokens": a.opening, "temperature": 1, "seed": (a.seed << 32) + tried + i} for i in range(AT_ONCE)])
+        kept += continued(a.verbatim, a.model, a.threads, [{"tokens": ids, "max_tokens": rest, "temperature": 0} for ids in opened])
+        tried += AT_ONCE
         print(f"{len(kept)} sequences", flush=True)
     np.save(os.path.join(a.work, "own.tmp.npy"), np.array(kept[:a.sequences], dtype=np.uint16))
     os.replace(os.path.join(a.work, "own.tmp.npy"), os.path.join(a.work, "own.npy"))

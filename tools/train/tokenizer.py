@@ -4,7 +4,6 @@
 
 Writes WORKDIR/tokenizer.json (the constructs of DeepSeek-V3's file: a Sequence of three Splits and ByteLevel, a BPE
 model, two special tokens) and WORKDIR/NAME.{train,heldout}.npy, uint16 ids of the whole file: BOS document EOS BOS ...
-short-tales.train.npy holds those documents of tales.train that are one tale each (at most 24,000 characters).
 """
 import argparse
 import json
@@ -17,7 +16,6 @@ BOS, EOS = "<|begin_of_sentence|>", "<|end_of_sentence|>"
 BOS_ID, EOS_ID = 0, 1
 SEPARATOR = "<|endoftext|>"                       # a line of its own between the corpus's documents
 CORPORA = ("tales", "children-novels")            # the tokenizer sees the tales only
-SHORT = 24000                                     # characters: longer documents are books and their chapters
 
 # DeepSeek-V3's three patterns: digits by three, CJK runs, then words with one leading non-letter, punctuation, space.
 SPLITS = (
@@ -65,7 +63,6 @@ def main():
     os.makedirs(a.work, exist_ok=True)
     texts = {f"{name}.{split}": documents(os.path.join(a.corpus, f"{name}.{split}.txt"))
              for name in CORPORA for split in ("train", "heldout")}
-    texts["short-tales.train"] = [d for d in texts["tales.train"] if len(d) <= SHORT]
     tok = train(texts["tales.train"], a.vocab_size)
     tok.save(os.path.join(a.work, "tokenizer.json"))
     for name, documents_of in texts.items():

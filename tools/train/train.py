@@ -1,13 +1,12 @@
 """Train the model, or go on from WORKDIR/checkpoint.pt if it is there.
 
-    python tokenizer.py --work WORKDIR && python bigram.py --work WORKDIR && python train.py --work WORKDIR --minutes 42
+    python tokenizer.py --work WORKDIR && python bigram.py --work WORKDIR && python train.py --work WORKDIR --plan tales,tales
 
 Each of --processes trains on its own batches and every --sync-every steps all take the mean of their parameters (local
 SGD): on a busy CPU two processes of one thread that seldom meet go several times further than one of two threads.
 
-The learning rate follows the share of the budget that is used: of --minutes of training time (evaluation and saving
-included, summed over resumes), of --steps if given, or of the steps that --plan takes. Every --eval-minutes a row is added
-to WORKDIR/curves.csv.
+The learning rate follows the share of the steps that are done, so an interrupted run, or a run on another machine, has the same
+schedule. Every --eval-minutes a row is added to WORKDIR/curves.csv.
 """
 import argparse
 import csv
@@ -25,7 +24,7 @@ import torch.distributed as dist
 
 import ops
 from losses import forward_losses, unlikelihood
-from model import Model, MoE, read_shape, rope_table
+from model import Config, Model, MoE, rope_table
 from optim import optimizers
 from passes import Passes
 from sample import load as load_exported
@@ -33,36 +32,6 @@ from tokenizer import BOS_ID, EOS_ID
 
 LOSSES = ("main", "mtp1", "mtp2", "mtp3", "self2", "self3")
 FIELDS = ["step", "minutes", "tokens", "lr"] + [f"{s}_{x}" for s in ("train", "heldout") for x in LOSSES]
-
-
-class Batches:
-    """Chunks of T+1+D tokens. Per epoch the text is cut at a random phase and the cuts shuffled; half of the chunks
-    begin with BOS at the last paragraph start before the cut, as a prompt does."""
-
-    def __init__(self, files, length, newline_ids, seed):
-        self.ids = np.concatenate([np.load(f) for f in files]).astype(np.int64)
-        ends = np.isin(self.ids, newline_ids) | (self.ids == BOS_ID)
-        starts = np.flatnonzero(ends) + 1
-        self.starts = starts[starts < len(self.ids) - 1]
-        self.length, self.rng, self.queue, self.epochs = length, np.random.default_rng(seed), [], 0
-
-    def chunk(self, at):
-        if self.rng.random() < 0.5:
-            at = self.starts[max(0, np.searchsorted(self.starts, at, side="right") - 1)]
-            if self.ids[at - 1] != BOS_ID or at == 0:
-                c = self.ids[at:at + self.length - 1]
-                return np.concatenate(([BOS_ID], c))
-            at -= 1
-        return self.ids[at:at + self.length]
-
-    def next(self, size):
-        while len(self.queue) < size:
-            phase = self.rng.integers(self.length)
-            cuts = np.arange(phase, len(self.ids) - 2 * self.length, self.length)
-            self.queue += self.rng.permutation(cuts).tolist()
-            self.epochs += 1
-        cuts, self.queue = self.queue[:size], self.queue[size:]
-        return torch.from_numpy(np.stack([self.chunk(c) for c in cuts]))
 
 
 def heldout_chunks(path, T, D, count):
@@ -137,27 +106,21 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--work", required=True, help="where tokenizer.py wrote; checkpoint.pt and curves.csv go here")
     p.add_argument("--start", help="an exported model to go on from, where WORKDIR has no checkpoint; its optimizer starts anew")
-    p.add_argument("--minutes", type=float, default=42)
-    p.add_argument("--steps", type=int, default=0, help="budget in steps instead of minutes")
-    p.add_argument("--shape", help="a JSON file with the fields of Config that differ from golden/tale's (shapes/)")
-    p.add_argument("--plan", help="the texts of each pass, for example tales+children-novels,tales: one schedule by steps, in which"
-                                  " no document is read more often than it stands here")
-    p.add_argument("--passes-before", type=int, default=0, help="with --plan: how many passes the runs before this one made")
-    p.add_argument("--plan-from", type=int, default=0, help="with --plan: leave out the chunks of its first steps, which an earlier run read")
-    p.add_argument("--own", action="store_true", help="with --plan: every second step reads WORKDIR/own.npy (own.py), if only the MTP"
-                                                      " modules are trained, or for --unlikelihood")
+    p.add_argument("--plan", required=True, help="the texts of each pass, for example tales+children-novels,tales: no document is read"
+                                                 " more often than it stands here")
+    p.add_argument("--steps", type=int, default=0, help="at most, of those that the plan takes")
+    p.add_argument("--passes-before", type=int, default=0, help="how many passes the runs before this one made")
+    p.add_argument("--plan-from", type=int, default=0, help="leave out the chunks of the plan's first steps, which an earlier run read")
+    p.add_argument("--own", action="store_true", help="every second step reads WORKDIR/own.npy (own.py), if only the MTP modules are"
+                                                      " trained, or for --unlikelihood")
     p.add_argument("--unlikelihood", type=float, default=0.0, help="with --own: factor of the loss of repeating itself")
     p.add_argument("--repeat-length", type=int, default=6, help="tokens of a repetition that --unlikelihood counts")
     p.add_argument("--processes", type=int, default=2)
     p.add_argument("--threads", type=int, default=1, help="per process")
     p.add_argument("--batch-tokens", type=int, default=4096, help="per step and process")
-    p.add_argument("--micro-tokens", type=int, default=2048, help="of them computed at a time: the memory touched stays small")
+    p.add_argument("--micro-tokens", type=int, default=4096, help="of them computed at a time: fewer take less memory")
     p.add_argument("--sync-every", type=int, default=8, help="steps between two averagings of the processes' parameters")
-    p.add_argument("--lengths", default="0:256", help="share of the budget:rows per sequence, ...")
-    p.add_argument("--novels-until", type=float, default=0.5, help="children-novels are read until this share, then tales only")
-    p.add_argument("--short-from", type=float, default=0.7, help="from this share on the short tales are read, several times over")
-    p.add_argument("--short-share", type=float, default=0.4, help="of the steps from then on")
-    p.add_argument("--spread", type=float, default=0.0, help="at the start: lognormal sigma of the final norms' weights")
+    p.add_argument("--rows", type=int, default=256, help="per sequence")
     p.add_argument("--shallow-until", type=float, default=0.0, help="until this share only --shallow-layers dense layers, and those"
                                                                     " with experts, run: a step takes a fraction of the time")
     p.add_argument("--shallow-layers", type=int, default=4)
@@ -203,7 +166,7 @@ def main():
     import tokenizers
     tok = tokenizers.Tokenizer.from_file(path("tokenizer.json"))
     newline_ids = [i for t, i in tok.get_vocab().items() if t.endswith("\u010a\u010a")]   # \n\n in the byte alphabet
-    cfg = read_shape(a.shape, tok.get_vocab_size())
+    cfg = Config(vocab_size=tok.get_vocab_size())
     model = Model(cfg)
     D = cfg.num_nextn_predict_layers
     opts = optimizers(model, a.lr, a.adam_lr, a.weight_decay, dtype)
@@ -214,14 +177,12 @@ def main():
         model.load_state_dict(load_exported(a.start).state_dict())
     elif os.path.exists(path("bigram.pt")):
         model.start_from_bigram(torch.load(path("bigram.pt")))
-    if a.spread and not os.path.exists(path("checkpoint.pt")):
-        model.spread_norms(a.spread, a.seed)
     rope = rope_table(cfg, cfg.max_position_embeddings)
     step, tokens, spent = 0, 0, 0.0
     if os.path.exists(path("checkpoint.pt")):
         state = torch.load(path("checkpoint.pt"), map_location="cpu")
         if state["config"] != asdict(cfg):
-            raise SystemExit(f"{path('checkpoint.pt')} has another shape than --shape: {state['config']}")
+            raise SystemExit(f"{path('checkpoint.pt')} has another shape: {state['config']}")
         model.load_state_dict(state["model"])
         for o, s in zip(opts, state["optimizers"]):
             o.load_state_dict(s)
@@ -229,21 +190,19 @@ def main():
         if not peers.rank:
             forget_after(path("curves.csv"), step)
             print(f"resumed at step {step}, {spent / 60:.1f} minutes", flush=True)
-    lengths = [(float(s), int(n)) for s, n in (x.split(":") for x in a.lengths.split(","))]
     heldout = heldout_chunks(path("tales.heldout.npy"), 256, D, a.eval_sequences)
     bits = heldout[:, 1:257].numel() / bytes_of(tok, heldout[:, 1:257].numpy()) / math.log(2)    # per byte, of nats per token
-    steps, plan = a.steps, None
-    if a.plan:
-        plan = Passes(a.plan, path, lengths[0][1], 1 + D, newline_ids, a.seed, a.passes_before)
-        whole = len(plan) // (a.batch_tokens // lengths[0][1] * peers.size) - a.plan_from
-        whole -= whole % a.sync_every
-        if whole <= 0:
-            raise SystemExit(f"--plan-from: wanted less than the {whole + a.plan_from} steps of --plan, found {a.plan_from}")
-        steps = min(a.steps or whole, whole)
-        if not peers.rank:
-            print(f"{steps} steps: {plan}", flush=True)
+    T, B = a.rows, a.micro_tokens // a.rows
+    plan = Passes(a.plan, path, T, 1 + D, newline_ids, a.seed, a.passes_before)
+    whole = len(plan) // (a.batch_tokens // T * peers.size) - a.plan_from
+    whole -= whole % a.sync_every
+    if whole <= 0:
+        raise SystemExit(f"--plan-from: wanted less than the {whole + a.plan_from} steps of --plan, found {a.plan_from}")
+    steps = min(a.steps or whole, whole)
+    if not peers.rank:
+        print(f"{steps} steps: {plan}", flush=True)
     own = np.load(path("own.npy")).astype(np.int64) if a.own else None
-    begin, stage = time.time() - spent, None
+    begin = time.time() - spent
     since, per_byte = (time.time(), tokens), math.nan
     next_eval, next_save = spent + 60 * a.eval_minutes, spent + 60 * a.save_minutes
     sums, count = {}, 0
@@ -253,7 +212,7 @@ def main():
             peers.average(model)
             ops.weights_changed()
             spent = peers.from_chief(spent)
-        used = step / steps if steps else spent / (60 * a.minutes)
+        used = step / steps
         done = meet and (used >= 1 or (a.stop_after and step >= a.stop_after))
         if meet and (done or spent >= next_eval) and count and not peers.rank:
             row = {"step": step, "minutes": round(spent / 60, 2), "tokens": tokens, "lr": round(opts[0].param_groups[0]["lr"], 6)}
@@ -277,27 +236,11 @@ def main():
         if done:
             return
 
-        T = [n for s, n in lengths if used >= s][-1]
         modules_only = used >= a.modules_from
         main_used = 1.0 if modules_only else used / a.modules_from
-        novels = main_used < a.novels_until
         model.leave_out(a.shallow_layers if main_used < a.shallow_until else None)
-        if plan is None and stage != (T, novels):
-            stage = (T, novels)
-            read = lambda *names: Batches([path(f"{n}.train.npy") for n in names], T + 1 + D, newline_ids,
-                                          a.seed + step + 1000003 * peers.rank)
-            everything = read("tales", "children-novels") if novels else read("tales")
-            short = read("short-tales")
-        B = a.micro_tokens // T
-        if plan is None:
-            in_short = main_used >= a.short_from and short.rng.random() < a.short_share
-            batch = lambda micro: (short if in_short else everything).next(B)
-        else:
-            first = ((a.plan_from + step) * peers.size + peers.rank) * (a.batch_tokens // T)
-            batch = lambda micro: plan.batch(first + micro * B, B)
-            of_own = own is not None and step % 2 and (modules_only or a.unlikelihood > 0)
-            if of_own:
-                batch = lambda micro: torch.from_numpy(own[np.random.default_rng([a.seed, first, micro]).choice(len(own), B)])
+        first = ((a.plan_from + step) * peers.size + peers.rank) * (a.batch_tokens // T)
+        of_own = own is not None and step % 2 and (modules_only or a.unlikelihood > 0)
         if modules_only:
             m = 0.5 * max(0.04, (1 - used) / (1 - a.modules_from))
             for name, parameter in model.named_parameters():
@@ -310,13 +253,17 @@ def main():
         late, drafting = main_used >= a.distill_from, modules_only or step % a.mtp_every == 0
         fed_b = max(1, round(a.self_fed * B)) if a.self_fed and late and drafting else 0
         for micro in range(a.batch_tokens // (B * T)):
-            if plan is not None and of_own and not modules_only:
-                loss, share = unlikelihood(model, batch(micro).to(a.device), rope, dtype, a.repeat_length)
+            if of_own:
+                batch = torch.from_numpy(own[np.random.default_rng([a.seed, first, micro]).choice(len(own), B)]).to(a.device)
+            else:
+                batch = plan.batch(first + micro * B, B).to(a.device)
+            if of_own and not modules_only:
+                loss, share = unlikelihood(model, batch, rope, dtype, a.repeat_length)
                 (a.unlikelihood * loss * (B * T / a.batch_tokens)).backward()
                 plain = {"unlikelihood": loss.detach(), "repeated": share}
                 continue
             main_loss, depth, fed, plain = forward_losses(
-                model, batch(micro).to(a.device), rope, dtype, a.distill if late and drafting else 0.0,
+                model, batch, rope, dtype, a.distill if late and drafting else 0.0,
                 0 if not drafting else B if modules_only else max(1, B // 2), (fed_b, T if fed_b else 0))
             loss = main_loss
             if depth:
@@ -341,8 +288,8 @@ def main():
         tokens += a.batch_tokens * peers.size
         if not peers.rank and (step % 20 == 0 or a.stop_after):
             speed, since = (tokens - since[1]) / (time.time() - since[0]), (time.time(), tokens)
-            left = (steps / step - 1) * tokens / speed if steps else 60 * a.minutes - spent
-            print(f"step {step} of {steps or '?'}, {spent / 60:.1f} min, {tokens / 1e6:.2f} M tokens, {speed:.0f} tokens/s, "
+            left = (steps / step - 1) * tokens / speed
+            print(f"step {step} of {steps}, {spent / 60:.1f} min, {tokens / 1e6:.2f} M tokens, {speed:.0f} tokens/s, "
                   f"ends in {left / 3600:.1f} h, held-out {per_byte:.3f} bits per byte, loss {loss.item():.3f} "
                   + " ".join(f"{k} {v.item():.3f}" for k, v in plain.items()), flush=True)
 
