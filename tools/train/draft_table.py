@@ -81,12 +81,13 @@ def main():
     p.add_argument("-n", type=int, default=96)
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--head", action="append", default=[], metavar="METHOD=DIR", help="measure a method with the draft heads in a folder, too")
+    p.add_argument("-k", type=int, default=DEPTHS, help="drafts of the methods of --head")
     p.add_argument("--heads-alone", action="store_true", help="measure none of the other methods")
     a = p.parse_args()
     model, small = verbatim.Model(a.model), verbatim.Model(a.model, precision="q4")
     tokenizer = verbatim.Tokenizer(a.model)
     texts = {name: prompts_of(os.path.expanduser(path), a.prompts, a.longest, tokenizer) for name, path in (t.split("=", 1) for t in a.texts)}
-    heads = [(f"{method}, K = {DEPTHS}", False, {"draft": method, "draft_tokens": DEPTHS, "draft_head": path})
+    heads = [(f"{method}, K = {a.k}", False, {"draft": method, "draft_tokens": a.k, "draft_head": path})
              for method, path in (h.split("=", 1) for h in a.head)]
     for temperature in (0.0, 1.0):
         ways = [w for w in (WAYS[:1] if a.heads_alone else WAYS) + heads if temperature or not w[1]]
