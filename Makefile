@@ -234,7 +234,7 @@ train-demo: deps
 
 serve: deps
 	$(MAKE) $(BUILD)/verbatim
-	$(BUILD)/verbatim serve golden/tale --draft mtp-eagle
+	$(BUILD)/verbatim serve golden/tale --draft mtp-eagle --draft-tokens 1
 
 golden:
 	golden/scripts/make-all.sh
