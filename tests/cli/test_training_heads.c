@@ -138,7 +138,7 @@ TEST(the_heads_of_the_bundled_model_draft_for_it)
                         "golden/heads/parallel-tale");
     expect_code(&s, 0);
     json_t *out = json_loads(s.out, 0, NULL), *accepted = json_object_get(json_object_get(out, "stats"), "accepted_by_depth");
-    assert_int_equal(json_array_size(accepted), 3);
+    assert_int_equal(json_array_size(accepted), 2);
     assert_true(json_integer_value(json_array_get(accepted, 0)) > 0);
     json_decref(out);
     forget(&s);
