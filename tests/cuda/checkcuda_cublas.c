@@ -6,14 +6,31 @@
 #include "ops/mlp.h"
 #include "tests/cuda/checkcuda.h"
 
+static struct device *opened; /* until it is closed */
+
 /* A GPU and its library. */
 static struct device *open_gemm(void)
 {
     char message[256];
-    struct device *d = open_checked_device();
+    struct device *d = opened = open_checked_device();
     if (device_open_gemm(d, message, sizeof message))
         fail_msg("%s", message);
     return d;
+}
+
+static void close_gemm(void)
+{
+    struct device *d = opened;
+    opened = NULL;
+    close_checked_device(d);
+}
+
+/* A test that has failed leaves its GPU open. */
+static int end_test(void **state)
+{
+    device_close(opened);
+    opened = NULL;
+    return release_all(state);
 }
 
 static float to_bf16(float x)
@@ -103,7 +120,7 @@ TEST(products_are_sums_of_operands_in_bf16)
                 check_linear(d, type, 9 + S, K, S, gap, 0, &seed);
                 check_linear(d, type, 5, K, S, 0, S % 2, &seed);
             }
-    close_checked_device(d);
+    close_gemm();
 }
 
 /* The weights are converted in parts of 32 MB: here 256 rows, and 44. */
@@ -112,7 +129,7 @@ TEST(large_matrices_are_converted_in_parts)
     uint64_t seed = 2;
     struct device *d = open_gemm();
     check_linear(d, WEIGHT_F8_E4M3, 300, 65536, 1, 0, 0, &seed);
-    close_checked_device(d);
+    close_gemm();
 }
 
 /* ---- feed-forward layers: with these small integers no sum is rounded, so the order of its operands does not matter, and the bits are those that the CPU has
@@ -213,7 +230,7 @@ TEST(feed_forward_layers_have_the_bits_of_precision_bf16)
             check_experts(d, shapes[n].experts, shapes[n].chosen, shapes[n].S, n % 2, 0, more, &seed);
             check_experts(d, shapes[n].experts, shapes[n].chosen, shapes[n].S, 0, 1, more, &seed);
         }
-    close_checked_device(d);
+    close_gemm();
 }
 
 /* ---- speed ---- */
@@ -248,15 +265,15 @@ static int measure(void)
         double each = products_per_second(d, 512, N, K);
         printf("cuBLAS alone, 512 rows by %5zu x %5zu: %8.1f us, %6.1f TFLOPS\n", N, K, 1e6 / each, 1e-12 * each * 2 * 512 * (double)N * (double)K);
     }
-    close_checked_device(d);
+    close_gemm();
     return 0;
 }
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(products_are_sums_of_operands_in_bf16, release_all),
-                                       cmocka_unit_test_teardown(large_matrices_are_converted_in_parts, release_all),
-                                       cmocka_unit_test_teardown(feed_forward_layers_have_the_bits_of_precision_bf16, release_all)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(products_are_sums_of_operands_in_bf16, end_test),
+                                       cmocka_unit_test_teardown(large_matrices_are_converted_in_parts, end_test),
+                                       cmocka_unit_test_teardown(feed_forward_layers_have_the_bits_of_precision_bf16, end_test)};
     on_a_gpu = !is_emulated();
     setenv("CHECKCUDA_DEVICE", "cuda", 0);
     if (argc > 1 && !strcmp(argv[1], "--speed"))
