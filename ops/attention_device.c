@@ -10,7 +10,6 @@
 static size_t width_of(const struct attention *a) { return packed_length(a->latent + a->rope); }
 static size_t columns_of(const struct attention *a) { return packed_length(a->latent); }
 static size_t group_floats(size_t K) { return K / QUANTISED_GROUP * sizeof(struct quantised_group) / sizeof(float); }
-static size_t divide_up(size_t n, size_t by) { return (n + by - 1) / by; }
 
 /* What one query needs, in floats. */
 struct room {

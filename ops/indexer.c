@@ -38,14 +38,14 @@ static void hadamard(float *x, size_t D, float scale)
         x[i] = x[i] * scale;
 }
 
-static float inverse_root(size_t n) { return (float)(1.0 / sqrt((double)n)); }
+float index_inverse_root(size_t n) { return (float)(1.0 / sqrt((double)n)); }
 
 void op_index_key(const struct indexer *ix, void *row, float *k)
 {
     size_t D = ix->dim;
     float s;
     if (ix->hadamard)
-        hadamard(k, D, inverse_root(D));
+        hadamard(k, D, index_inverse_root(D));
     if (ix->codes) {
         s = op_encode_e4m3(row, k, D);
         memcpy((char *)row + D, &s, sizeof s);
@@ -59,7 +59,7 @@ static float encode_query(const struct indexer *ix, float *q)
 {
     uint8_t code[INDEX_MAX_DIM];
     if (ix->hadamard)
-        hadamard(q, ix->dim, inverse_root(ix->dim));
+        hadamard(q, ix->dim, index_inverse_root(ix->dim));
     if (!ix->codes)
         return 1.0f;
     float s = op_encode_e4m3(code, q, ix->dim);
@@ -80,7 +80,7 @@ static void some_heads(void *arg, size_t first, size_t count)
     const struct query_pass *p = arg;
     const struct indexer *ix = p->ix;
     size_t D = ix->dim, H = ix->heads;
-    float of_heads = inverse_root(H), of_dim = inverse_root(D);
+    float of_heads = index_inverse_root(H), of_dim = index_inverse_root(D);
     for (size_t i = first; i < first + count; i++) {
         float x[INDEX_MAX_DIM], *q = p->q + i * D, s = encode_query(ix, q), w = p->w[i] * of_heads;
         memcpy(x, q, D * sizeof *q);

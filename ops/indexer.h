@@ -49,6 +49,8 @@ static inline size_t index_row_bytes(const struct indexer *ix)
     return ix->codes ? ix->dim + sizeof(float) : ix->dim * sizeof(float);
 }
 
+/* Returns n^-1/2, computed in double and rounded to f32 once. */
+float index_inverse_root(size_t n);
 /* Normalises k [D] in place, with the weights w [D] and the bias b [D] of the LayerNorm. */
 void op_index_norm(const struct kernels *k, float *x, const float *w, const float *b, size_t D);
 /* Writes a row of the index cache for k [D], which is normalised and rotated. Changes k. */

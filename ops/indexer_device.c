@@ -1,20 +1,16 @@
 #include "ops/indexer_device.h"
 
-#include <math.h>
-
 #include "ops/attention_blocks.h"
 
 #define MOST_SCORES ((size_t)1 << 24) /* scores at once, but at least of one row. It changes no bit */
 
-static size_t divide_up(size_t n, size_t by) { return (n + by - 1) / by; }
 static size_t rows_at_once(size_t S, size_t longest) { return at_most(at_most(S, DEVICE_MOST_BLOCKS), at_least(1, MOST_SCORES / at_least(1, longest))); }
-static float inverse_root(size_t n) { return (float)(1.0 / sqrt((double)n)); }
 
 static struct index_vectors vectors_of(struct device *g, const struct device_index *p)
 {
     const struct indexer *ix = p->indexer;
     return (struct index_vectors){.cos_sin = device_at(g, p->cos_sin), .dim = ix->dim, .rope = p->rope->dim, .interleave = p->rope->interleave,
-                                  .hadamard = ix->hadamard, .codes = ix->codes, .of_dim = inverse_root(ix->dim)};
+                                  .hadamard = ix->hadamard, .codes = ix->codes, .of_dim = index_inverse_root(ix->dim)};
 }
 
 void device_index_keys(struct op_ctx *cx, const float *k, const float *norm, const float *bias, const struct device_index *p, size_t S)
@@ -34,7 +30,7 @@ void device_index_choose(struct op_ctx *cx, int32_t *slots, float *q, float *w, 
     struct index_choice_args args = {.score = device_at(g, op_take(cx, most * p->longest)), .heads = H, .dim = ix->dim, .kept = ix->kept, .longest = p->longest,
                                      .layer = p->layer, .row_bytes = index_row_bytes(ix), .codes = ix->codes, .bf16_scores = ix->bf16_scores,
                                      .highest = ix->highest};
-    device_run(g, index_queries, S, H, 1, .q = device_at(g, q), .w = device_at(g, w), .vectors = vectors_of(g, p), .of_heads = inverse_root(H),
+    device_run(g, index_queries, S, H, 1, .q = device_at(g, q), .w = device_at(g, w), .vectors = vectors_of(g, p), .of_heads = index_inverse_root(H),
                .bf16_weights = ix->bf16_weights);
     for (size_t s = 0; s < S; s += most) {
         size_t some = at_most(most, S - s);

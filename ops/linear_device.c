@@ -5,8 +5,6 @@
 #include "simd/grids.h"
 #include "simd/quantised.h"
 
-static size_t divide_up(size_t a, size_t b) { return (a + b - 1) / b; }
-
 struct weight_view device_view(struct device *d, const struct weight_view *w)
 {
     struct weight_view view = *w;

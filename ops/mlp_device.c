@@ -5,8 +5,6 @@
 
 #include "ops/linear_device.h"
 
-static size_t divide_up(size_t a, size_t b) { return (a + b - 1) / b; }
-
 /* Computes y = mlp(x) for `rows` rows; y and x are addresses of the device. With `tiles`, the rows are those of experts, and `w` are the matrices of
  * expert 0. */
 static void run(struct op_ctx *cx, float *y, const struct mlp_weights *w, const struct device_x *x, size_t rows, const struct device_tiles *tiles)

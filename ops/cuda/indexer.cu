@@ -61,6 +61,18 @@ DEVICE float encode(uint8_t *code, const float *x, size_t D, uint32_t *most)
     return s;
 }
 
+/* Rotates the vector of this block's row, then does the Hadamard transform. */
+DEVICE void rotate_and_transform(float *x, const struct index_vectors &v)
+{
+    size_t i = threadIdx.x;
+    __syncthreads();
+    if (i < v.rope / 2)
+        rotate_pair(x, i, v.rope / 2, v.interleave, v.cos_sin + blockIdx.x * v.rope, 1.0f);
+    __syncthreads();
+    if (v.hadamard)
+        hadamard(x, v.dim, v.of_dim);
+}
+
 KERNEL(index_keys)
 {
     SHARED(float, x, INDEX_MAX_DIM);
@@ -82,12 +94,7 @@ KERNEL(index_keys)
     __syncthreads();
     if (i < D)
         x[i] = mine * root * a.norm[i] + a.bias[i];
-    __syncthreads();
-    if (i < v.rope / 2)
-        rotate_pair(x, i, v.rope / 2, v.interleave, v.cos_sin + blockIdx.x * v.rope, 1.0f);
-    __syncthreads();
-    if (v.hadamard)
-        hadamard(x, D, v.of_dim);
+    rotate_and_transform(x, v);
     if (v.codes) {
         uint8_t code;
         float s = encode(&code, x, D, most);
@@ -108,12 +115,7 @@ KERNEL(index_queries)
     size_t i = threadIdx.x, D = v.dim, number = (size_t)blockIdx.x * gridDim.y + blockIdx.y;
     float *q = a.q + number * D, s = 1.0f;
     x[i] = i < D ? q[i] : 0.0f;
-    __syncthreads();
-    if (i < v.rope / 2)
-        rotate_pair(x, i, v.rope / 2, v.interleave, v.cos_sin + blockIdx.x * v.rope, 1.0f);
-    __syncthreads();
-    if (v.hadamard)
-        hadamard(x, D, v.of_dim);
+    rotate_and_transform(x, v);
     float mine = x[i];
     if (v.codes) {
         uint8_t code;
@@ -205,13 +207,7 @@ KERNEL(index_scores)
 
 /* ---- the choice ---- */
 
-/* A number that is larger if the score comes earlier in the order of rule 7, and equal if scores are equal. */
-DEVICE uint32_t rank_of(float x, int bf16)
-{
-    x = bf16 ? bf16_to_float(float_to_bf16(x)) : x;
-    uint32_t bits = bits_of_float(x + 0.0f); /* -0 becomes +0 */
-    return magnitude(x) > NOT_FINITE ? 0 : bits & 0x80000000 ? ~bits : bits | 0x80000000;
-}
+DEVICE uint32_t rank_of(float score, int bf16) { return order_of(bf16 ? bf16_to_float(float_to_bf16(score)) : score); }
 
 /* Adds up N numbers of all threads of a block. Every thread gets the sums. parts: [WARPS, N], shared. */
 template <int N> DEVICE void add_threads(unsigned (&count)[N], unsigned *parts)

@@ -21,6 +21,13 @@ DEVICE uint16_t float_to_bf16(float x)
 DEVICE uint32_t magnitude(float x) { return bits_of_float(x) & 0x7fffffff; }
 #define NOT_FINITE 0x7f800000u
 
+/* Returns a number that is larger if x comes earlier in the order of rule 7, and equal if two x are equal. NaN comes last: 0. */
+DEVICE uint32_t order_of(float x)
+{
+    uint32_t bits = bits_of_float(x + 0.0f); /* -0 equals +0 */
+    return magnitude(x) > NOT_FINITE ? 0 : bits & 0x80000000 ? ~bits : bits | 0x80000000;
+}
+
 /* Returns the largest number that a thread of the warp has. All threads of the warp call this together. */
 DEVICE uint32_t warp_most(uint32_t x)
 {

@@ -9,9 +9,7 @@ enum { CLOSED, OPEN, OPEN_AS_ZERO, ELECTED };
 /* Returns a number that is larger the earlier value x at index i comes in the order of rule 7. It is never 0. */
 DEVICE uint64_t rank_of(float x, unsigned i)
 {
-    uint32_t bits = bits_of_float(x + 0.0f); /* -0 equals +0 */
-    uint32_t order = magnitude(x) > NOT_FINITE ? 0 : bits & 0x80000000 ? ~bits : bits | 0x80000000; /* NaN comes last */
-    return (uint64_t)order << 32 | (NONE - i);
+    return (uint64_t)order_of(x) << 32 | (NONE - i);
 }
 
 /* Chooses the best open expert or group, and sets its state to ELECTED. Returns its index. The threads of one warp call this together. */
