@@ -169,8 +169,9 @@ static void send_kept_row(struct workspace *w, const struct row *rows, size_t s)
     } else if (sees_more) {
         kept->slots = device_at(d, slots);
         kept->length = (uint32_t)(given ? given : w->kept_most);
-        device_put(d, slots, given ? rows[s].use->slots : NULL, given * sizeof *slots);
     }
+    if (given && !keeper)
+        device_put(d, slots, rows[s].use->slots, given * sizeof *slots);
 }
 
 /* Tells the device where each row's cache rows are. Rows of one sequence share a list of slots. */

@@ -22,8 +22,8 @@ static inline size_t offload_longest(size_t longest)
     return tokens;
 }
 
-/* Gives the arrays of the workspace twins. Does nothing if the model has no device. Call this when all arrays are allocated. If the device has no memory for
- * them, this is an error or, if the device is optional, the CPU computes all passes of this workspace. */
+/* Allocates a twin on the device (ops/cuda/device.h) for each array of the workspace. Call this when all arrays are allocated. Does nothing if the model has no
+ * device. If the device has too little memory, this is an error; but if the device is optional, the CPU then computes all passes of this workspace. */
 int offload_open(struct workspace *w, vb_error *err);
 void offload_close(struct workspace *w);
 
@@ -63,8 +63,8 @@ static inline int offload_chooses(const struct workspace *w, const struct mla *a
 {
     return w->kept_most && !a->sees_all && w->offload.longest > w->kept_most;
 }
-/* The tokens that an indexer chose (workspace.kept). offload_send_kept gives the device those of an indexer that the CPU computed, if it is the first that
- * this pass asks for. offload_keep: after a pass whose attention the device computed, row.keep gets what its row attended to. */
+/* workspace.kept has the tokens that an indexer chose. If the CPU computed this indexer, offload_send_kept copies them to the device, once in a pass.
+ * offload_keep is called after a pass. If the device computed its attention, it copies to row.keep the tokens to which the row attended. */
 void offload_send_kept(struct workspace *w, size_t S);
 void offload_keep(struct workspace *w, const struct row *rows, size_t S);
 

@@ -15,12 +15,12 @@ MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tale")
 OPENING, REST = 40, 152
 
 
-def generate(verbatim, folder, name, prompts):
+def generate(verbatim, folder, name, prompts, model=MODEL, threads=1):
     """the answers' tokens, by id"""
     asked, answers = (os.path.join(folder, f"{name}.{kind}.jsonl") for kind in ("prompts", "answers"))
     with open(asked, "w", encoding="utf-8") as f:
         f.writelines(json.dumps(p) + "\n" for p in prompts)
-    subprocess.run([verbatim, "generate", MODEL, "--prompts", asked, "-o", answers, "--max-sequences", "32", "--threads", "1"], check=True)
+    subprocess.run([verbatim, "generate", model, "--prompts", asked, "-o", answers, "--max-sequences", "32", "--threads", str(threads)], check=True)
     with open(answers, encoding="utf-8") as f:
         return {line["id"]: line["tokens"] for line in map(json.loads, f)}
 
@@ -39,4 +39,5 @@ def main():
         f.writelines(json.dumps(dict(tokens=t + told[i])) + "\n" for i, t in opened.items())
 
 
-main()
+if __name__ == "__main__":
+    main()

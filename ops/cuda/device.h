@@ -62,7 +62,7 @@ struct device {
     double peak_bandwidth; /* bytes per second that its memory delivers at most, as its driver says; 0: not known */
     int refused;          /* nonzero: a range could not get a twin, because the device has no memory for it */
     size_t given;         /* `taken` when this happened first */
-    int left_to_cpu;      /* nonzero: the CPU computes something of a session, because the device had no memory for it */
+    int left_to_cpu;      /* nonzero: the device had no memory for the cache or the passes of some session, so the CPU computes them */
     char failure[256];    /* the first error, or "" */
     pthread_rwlock_t lock; /* of the twins */
     pthread_mutex_t work;  /* held while work is given to the device, and during a recording; recursive */

@@ -286,7 +286,8 @@ struct attention_args {
 #define attention_values_args attention_args
 #define join_blocks_args attention_args
 
-/* ops/indexer.h. A vector is a key or the query of one head. `rope` numbers of it are rotated, in pairs that `interleave` describes. */
+/* The kernels of sparse attention (ops/indexer.h). A vector is the key of a token, or the query of one head. RoPE rotates its first `rope` numbers;
+ * `interleave` says which of them form pairs, as in ops/rope.h. */
 struct index_vectors {
     const float *cos_sin;  /* [S, rope] */
     size_t dim, rope;      /* dim: at most INDEX_MAX_DIM, a multiple of DOT_CHUNK */

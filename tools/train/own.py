@@ -8,33 +8,30 @@ when drafting is measured. Sequences that end early are left out. No text of the
 import argparse
 import json
 import os
-import subprocess
+import sys
 import tempfile
 
 import numpy as np
 
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../../golden/scripts"))
+from make_tale_text import generate  # noqa: E402
+
 AT_ONCE = 256
 
 
-def continued(verbatim, model, threads, requests):
+def continued(a, requests):
     """Prompts and answers, as ids, of the requests whose answers have all tokens that were asked for."""
     with tempfile.TemporaryDirectory() as folder:
-        asked, answers = (os.path.join(folder, name) for name in ("asked.jsonl", "answers.jsonl"))
-        with open(asked, "w", encoding="utf-8") as f:
-            f.writelines(json.dumps({"id": i, **r}) + "\n" for i, r in enumerate(requests))
-        subprocess.run([verbatim, "generate", model, "--prompts", asked, "-o", answers, "--max-sequences", "32", "--threads", str(threads)],
-                       check=True, stdout=subprocess.DEVNULL)
-        with open(answers, encoding="utf-8") as f:
-            told = {line["id"]: line["tokens"] for line in map(json.loads, f)}
+        told = generate(a.verbatim, folder, "own", [{"id": i, **r} for i, r in enumerate(requests)], a.model, a.threads)
     return [r["tokens"] + told[i] for i, r in enumerate(requests) if len(told[i]) == r["max_tokens"]]
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    here = os.path.dirname(os.path.abspath(__file__))
     p.add_argument("--model", required=True)
     p.add_argument("--work", required=True)
-    p.add_argument("--verbatim", default=os.path.join(here, "../../build/verbatim"))
+    p.add_argument("--verbatim", default=os.path.join(HERE, "../../build/verbatim"))
     p.add_argument("--sequences", type=int, default=2048)
     p.add_argument("--rows", type=int, default=256, help="per sequence")
     p.add_argument("--opening", type=int, default=60)
@@ -45,9 +42,9 @@ def main():
         config = json.load(f)
     rest, kept, tried = a.rows + config["num_nextn_predict_layers"] - a.opening, [], 0
     while len(kept) < a.sequences:
-        opened = continued(a.verbatim, a.model, a.threads, [
+        opened = continued(a, [
             {"tokens": [config["bos_token_id"]], "max_tokens": a.opening, "temperature": 1, "seed": (a.seed << 32) + tried + i} for i in range(AT_ONCE)])
-        kept += continued(a.verbatim, a.model, a.threads, [{"tokens": ids, "max_tokens": rest, "temperature": 0} for ids in opened])
+        kept += continued(a, [{"tokens": ids, "max_tokens": rest, "temperature": 0} for ids in opened])
         tried += AT_ONCE
         print(f"{len(kept)} sequences", flush=True)
     np.save(os.path.join(a.work, "own.tmp.npy"), np.array(kept[:a.sequences], dtype=np.uint16))
