@@ -19,20 +19,31 @@ link = $(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) $(WRAP) -o $@ $(filter %.o,$^
 EMULATOR := $(BUILD)/tests/cuda.a
 CXX      ?= g++
 CXX_BASE  = -std=c++17 -D_GNU_SOURCE -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti $(OPT) -ffp-contract=off -fno-strict-aliasing -Wall -Wextra -Wshadow $(if $(WERROR),-Werror) -iquote . -MMD -MP
+# Tests of single kernels watch what the kernels read and write (tests/cuda/watch.h). Whole models would take too long.
+WATCHED  := $(BUILD)/tests/cuda-watched.a
+cxx       = $(Q)$(CXX) $(CXX_BASE) $(CFLAGS) -c -o $@ $1 $<
+kernel    = $(call cxx,$(if $(filter x86_64,$(ARCH)),-mfma) -fsanitize=alignment -fsanitize-undefined-trap-on-error $1 -include tests/cuda/lanes.h -x c++)
 $(BUILD)/ops/cuda/%.cu.o: ops/cuda/%.cu Makefile
 	@mkdir -p $(@D)
 	$(call say,CXX $<)
-	$(Q)$(CXX) $(CXX_BASE) $(CFLAGS) $(if $(filter x86_64,$(ARCH)),-mfma) -fsanitize=alignment -fsanitize-undefined-trap-on-error -include tests/cuda/lanes.h -x c++ -c -o $@ $<
-$(BUILD)/tests/cuda/emulator.o: tests/cuda/emulator.cc Makefile
+	$(call kernel)
+$(BUILD)/ops/cuda/%.cu.watched.o: ops/cuda/%.cu Makefile
+	@mkdir -p $(@D)
+	$(call say,CXX $<$(comma) watched)
+	$(call kernel,-fsanitize=thread)
+$(BUILD)/tests/cuda/%.o: tests/cuda/%.cc Makefile
 	@mkdir -p $(@D)
 	$(call say,CXX $<)
-	$(Q)$(CXX) $(CXX_BASE) $(CFLAGS) -c -o $@ $<
+	$(call cxx)
 $(EMULATOR): $(CUDA_SRC:%=$(BUILD)/%.o) $(BUILD)/tests/cuda/emulator.o
+$(WATCHED): $(CUDA_SRC:%=$(BUILD)/%.watched.o) $(BUILD)/tests/cuda/emulator.o $(BUILD)/tests/cuda/watch.o
+$(EMULATOR) $(WATCHED):
 	$(call say,AR $@)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 # The emulator's threads change stacks in a way that sanitizers do not know: these programs are built without them.
 CHECKCUDA := $(call programs,$(call named,checkcuda_%.c))
-$(CHECKCUDA): $(EMULATOR)
+$(filter %_engine %_cublas,$(CHECKCUDA)): $(EMULATOR)
+$(filter-out %_engine %_cublas,$(CHECKCUDA)): $(WATCHED)
 -include $(wildcard $(BUILD)/ops/cuda/*.d)
 # A driver of GPUs that is none, its library of matrix products, and the command with kernels that only this driver accepts.
 FAKE_GPU := $(BUILD)/tests/cuda/libcuda.so.1 $(BUILD)/tests/cuda/libcublas.so.13 $(BUILD)/tests/cuda/verbatim

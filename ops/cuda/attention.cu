@@ -199,7 +199,7 @@ KERNEL(attention_values)
     {
         int is_head = first + mine < a.heads;
         size_t pair = pairs + (is_head ? mine : 0);
-        float l, m = softmax_block((float *)(void *)p + mine, VALUE_HEADS, a.score + pair * a.blocks * BLOCK + begin, 1, is_head ? n : 0, &l);
+        float l, m = softmax_block((float *)(void *)p + mine, VALUE_HEADS, a.score + pair * a.blocks * BLOCK + begin, 1, n, &l);
         if (is_head && lane_of_sum() == 0 && blockIdx.y < tiles) {
             a.m[pair * a.blocks + blockIdx.x] = m;
             a.l[pair * a.blocks + blockIdx.x] = l;

@@ -31,7 +31,7 @@ struct gemm {
 
 /* What kinds of devices do. They return 0, or -1 after they have written a sentence into device.failure. */
 struct device_type {
-    int (*allocate)(struct device *d, void **address, size_t bytes);
+    int (*allocate)(struct device *d, void **address, size_t bytes);            /* kernels may read up to the next multiple of 16 bytes */
     void (*release)(struct device *d, void *address);
     int (*write)(struct device *d, void *to, const void *host, size_t bytes);   /* host memory may change when this returns */
     int (*read)(struct device *d, void *host, const void *from, size_t bytes);  /* waits */

@@ -96,7 +96,7 @@ static struct gpu *of(struct device *d)
 static int allocate(struct device *d, void **at, size_t bytes)
 {
     address a;
-    if (of(d)->memory_allocate(&a, bytes)) /* no failure of the device: the caller may do without */
+    if (of(d)->memory_allocate(&a, (bytes + 15) & ~(size_t)15)) /* no failure of the device: the caller may do without */
         return -1;
     *at = (void *)(uintptr_t)a;
     return 0;

@@ -26,9 +26,8 @@ DEVICE unsigned elect(const float *scores, unsigned char *state, unsigned n)
         best = other > best ? other : best;
     }
     unsigned e = NONE - (unsigned)best;
-    if (lane_of_warp() == 0)
+    if (lane_of_warp() == e % 32) /* no other lane reads it before the next barrier */
         state[e] = ELECTED;
-    __syncwarp();
     return e;
 }
 
@@ -146,17 +145,20 @@ KERNEL(router)
 
 KERNEL(first_not_finite)
 {
-    SHARED(int, found, 1);
+    SHARED(int, found, THREADS_first_not_finite / 32);
     const float *x = a.x + blockIdx.x * a.D;
     int mine = 0;
     for (size_t i = threadIdx.x; i < a.D; i += THREADS_first_not_finite)
         mine |= magnitude(x[i]) >= NOT_FINITE;
-    if (threadIdx.x == 0)
-        found[0] = 0;
+    for (int h = 16; h; h /= 2)
+        mine |= __shfl_xor_sync(ALL_LANES, mine, h);
+    if (lane_of_warp() == 0)
+        found[threadIdx.x / 32] = mine;
     __syncthreads();
-    if (mine)
-        found[0] = 1; /* every thread writes the same number */
-    __syncthreads();
-    if (threadIdx.x == 0 && found[0] && a.first[blockIdx.x] < 0)
+    if (threadIdx.x)
+        return;
+    for (unsigned warp = 1; warp < THREADS_first_not_finite / 32; warp++)
+        mine |= found[warp];
+    if (mine && a.first[blockIdx.x] < 0)
         a.first[blockIdx.x] = a.layer;
 }

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "tests/cuda/lanes.h"
-
+#include "tests/cuda/watch.h"
 
 struct lanes_index threadIdx, blockIdx, gridDim;
 
@@ -83,6 +83,7 @@ struct fiber {
     struct place at;   /* where it goes on */
     enum fiber_state state;
     unsigned mask;     /* AT_WARP: who meets */
+    int orders_memory; /* AT_WARP: at __syncwarp, which a shuffle is not */
     uint64_t exchange, given; /* what this lane gives to others; the same when the barrier was complete: others may read it until the next one is */
 };
 
@@ -128,29 +129,34 @@ static void wait_as(enum fiber_state state)
 
 void lanes_block_barrier(void) { wait_as(AT_BLOCK); }
 
-void lanes_warp_barrier(unsigned mask)
+static void meet_warp(unsigned mask, int orders_memory)
 {
     if (!(mask >> threadIdx.x % 32 & 1)) {
         fprintf(stderr, "a thread is not in the mask %08x of its own barrier\n", mask);
         abort();
     }
     block.fiber[block.now].mask = mask;
+    block.fiber[block.now].orders_memory = orders_memory;
     wait_as(AT_WARP);
 }
 
-void lanes_check_aligned(const void *p, size_t alignment)
+void lanes_warp_barrier(unsigned mask) { meet_warp(mask, 1); }
+
+void lanes_check_read_once(const void *p, size_t bytes)
 {
-    if ((uintptr_t)p % alignment) {
-        fprintf(stderr, "%zu bytes are read from an address that is not aligned\n", alignment);
+    if ((uintptr_t)p % bytes) {
+        fprintf(stderr, "%zu bytes are read from an address that is not aligned\n", bytes);
         abort();
     }
+    if (watch_read_once)
+        watch_read_once(p, bytes);
 }
 
 uint64_t lanes_exchange(unsigned mask, uint64_t bits, unsigned from)
 {
     unsigned first = block.now / 32 * 32;
     block.fiber[block.now].exchange = bits;
-    lanes_warp_barrier(mask);
+    meet_warp(mask, 0);
     return mask >> from & 1 ? block.fiber[first + from].given : 0xdeaddeaddeaddeadu; /* undefined on a device */
 }
 
@@ -190,6 +196,8 @@ static void release_warp(unsigned first)
         for (unsigned other = 0; other < 32 && complete; other++)
             if (mask >> other & 1)
                 complete = block.fiber[first + other].state == AT_WARP && block.fiber[first + other].mask == mask;
+        if (complete && mask == 0xffffffffu && block.fiber[first].orders_memory && watch_warp_barrier)
+            watch_warp_barrier(first / 32);
         for (unsigned other = 0; other < 32 && complete; other++)
             if (mask >> other & 1) {
                 block.fiber[first + other].state = READY;
@@ -209,6 +217,8 @@ static void run_warp(unsigned first, enum emulator_order how)
         if (block.fiber[first + order[i]].state == READY) {
             block.now = first + order[i];
             threadIdx = (struct lanes_index){block.now, 0, 0};
+            if (watch_thread)
+                watch_thread(block.now);
             switch_place(&block.scheduler, &block.fiber[block.now].at);
         }
     release_warp(first);
@@ -224,6 +234,8 @@ static void run_block(enum emulator_order how)
         memset(__start_lanes_shared, 0xa5, (size_t)(__stop_lanes_shared - __start_lanes_shared));
     for (unsigned i = 0; i < block.threads; i++)
         block.fiber[i].state = READY;
+    if (watch_block)
+        watch_block();
     while (count(0, block.threads, READY)) {
         put_in_order(order, warps, how);
         for (unsigned i = 0; i < warps; i++) {
@@ -231,10 +243,13 @@ static void run_block(enum emulator_order how)
             while (steps-- && count(first, first + 32, READY))
                 run_warp(first, how);
         }
-        if (count(0, block.threads, AT_BLOCK) + count(0, block.threads, DONE) == block.threads) /* a thread that has ended does not count */
+        if (count(0, block.threads, AT_BLOCK) + count(0, block.threads, DONE) == block.threads) { /* a thread that has ended does not count */
             for (unsigned i = 0; i < block.threads; i++)
                 if (block.fiber[i].state == AT_BLOCK)
                     block.fiber[i].state = READY;
+            if (watch_block_barrier)
+                watch_block_barrier();
+        }
     }
     for (unsigned i = 0; i < block.threads; i++)
         if (block.fiber[i].state != DONE) {
@@ -317,12 +332,22 @@ static int allocate(struct device *, void **address, size_t bytes)
     *(size_t *)(void *)at = all;
     *address = at + page() + pages - padded;
     memset(*address, 0xa5, padded);
+    if (watch_allocated) {
+        pthread_mutex_lock(&one_launch);
+        watch_allocated(*address, padded);
+        pthread_mutex_unlock(&one_launch);
+    }
     return 0;
 }
 
 static void release_memory(struct device *, void *address)
 {
     char *at = (char *)((uintptr_t)address / page() * page()) - page();
+    if (watch_released) {
+        pthread_mutex_lock(&one_launch);
+        watch_released(address);
+        pthread_mutex_unlock(&one_launch);
+    }
     munmap(at, *(size_t *)(void *)at);
 }
 
@@ -366,6 +391,8 @@ static int launch(struct device *d, enum device_kernel kernel, const unsigned gr
     block.call = kernels[kernel].call;
     block.args = copied;
     make_fibers(block.threads);
+    if (watch_launch)
+        watch_launch(copied, sizeof copied, block.stacks, (size_t)MOST_THREADS * STACK);
     gridDim = (struct lanes_index){grid[0], grid[1], grid[2]};
     assert(grid[0] <= sizeof order / sizeof *order);
     put_in_order(order, grid[0], e->order);

@@ -72,11 +72,11 @@ static inline float float_of_bits(uint32_t bits)
 }
 
 
-/* Aborts if the address is not aligned: a device would do so. */
-void lanes_check_aligned(const void *p, size_t alignment);
+/* Aborts if the address is not aligned, as a device would, or if kernels that are watched (tests/cuda/watch.h) must not read there. */
+void lanes_check_read_once(const void *p, size_t bytes);
 template <class T> static inline T read_once(const T *p)
 {
-    lanes_check_aligned(p, sizeof(T));
+    lanes_check_read_once(p, sizeof(T));
     return *p;
 }
 static inline float half_to_float(uint16_t bits)
