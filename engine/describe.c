@@ -8,12 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const precisions[] = {"f32", "bf16", "q8", "q4"};
-
 void vb_model_look(const vb_model *m, vb_model_facts *out)
 {
     const struct config *c = &m->config;
-    *out = (vb_model_facts){.architecture = c->architecture, .precision = precisions[c->precision],
+    *out = (vb_model_facts){.architecture = c->architecture, .precision = precision_name(c),
                             .cache_type = cache_type_name(c->cache_type), .layers = c->num_hidden_layers,
                             .mtp_modules = m->num_mtp, .attention_heads = c->num_attention_heads, .rope_halves = !c->rope_interleave,
                             .no_groups = c->no_groups, .no_query_scale = c->no_query_scale, .copied_bytes = m->copied_bytes, .copy_seconds = m->copy_seconds,
@@ -192,7 +190,7 @@ int vb_model_describe(const vb_model *m, char **json, vb_error *err)
     json_t *rest = json_pack("{s:o,s:o,s:o,s:I,s:I,s:I,s:s,s:I,s:I,s:I,s:f,s:o}", "tensors", tensors_of(m->checkpoint), "types",
                              types_of(m->checkpoint), "parts", parts_of(m), "mapped_bytes", mapped_bytes(m->checkpoint),
                              "widened_bytes", (json_int_t)m->widened_bytes, "joined_bytes",
-                             (json_int_t)checkpoint_copied(m->checkpoint), "precision", precisions[c->precision], "rounded_bytes",
+                             (json_int_t)checkpoint_copied(m->checkpoint), "precision", precision_name(c), "rounded_bytes",
                              (json_int_t)m->rounded_bytes, "quantised_bytes", (json_int_t)m->quantised_bytes, "repacked_bytes",
                              (json_int_t)m->repacked_bytes, "copy_seconds", m->copy_seconds, "cache_bytes_per_token", cache);
     *json = o && rest && !json_object_update(o, rest) ? json_dumps(o, JSON_REAL_PRECISION(17)) : NULL;

@@ -99,7 +99,7 @@ static int open_with_less(struct model **m, const char *dir, struct model_option
             device_close(offload->device);
             if ((code = offload_open_device(&offload->device, o->offload, why_not, err)))
                 return code;
-        } else if (!strcmp(o->offload->device, "auto")) {
+        } else if (!strcmp(o->offload->device, "auto") && !how->tensor_cores) {
             snprintf(why_not, 256, "%.255s", err->message);
             device_close(offload->device);
             offload->device = NULL;
@@ -127,7 +127,7 @@ int vb_model_open(vb_model **out, const char *dir, const vb_model_options *optio
     *out = NULL;
     if (o->ranks && !o->ranks->op.rank)
         tell_ranks(o->ranks, dir, o);
-    int code = precision_parse(&how.precision, o->precision, err);
+    int code = precision_parse(&how.precision, &how.tensor_cores, o->precision, err);
     if (!code)
         code = cache_type_parse(&how.cache_type, o->cache_type, err);
     if (!code)
@@ -145,6 +145,11 @@ int vb_model_open(vb_model **out, const char *dir, const vb_model_options *optio
         code = vb_fail(err, VB_BAD_ARGUMENT, "device %s is for one process, and this is one of %d ranks", o->offload->device, o->ranks->op.count);
     if (!code)
         code = offload_open_device(&offload.device, o->offload, why_not, err);
+    if (!code && how.tensor_cores && !offload.device)
+        code = vb_fail(err, VB_BAD_ARGUMENT, "precision tensor computes on a GPU, and there is none%s%s; device cuda gives the model one", *why_not ? ": " : "", why_not);
+    if (!code && how.tensor_cores && !offload.device->tensor_cores)
+        code = vb_fail(err, VB_UNSUPPORTED, "precision tensor needs a GPU with tensor cores for BF16 (compute capability 8.0 or later), and %s has none",
+                       offload.device->name);
     size_t device_memory = offload.device ? offload.device->memory : 0;
     if (!code && offload.device) {
         offload.layers = o->offload->layers;

@@ -82,7 +82,8 @@ typedef struct vb_model_options {
      * to BF16. Weights that are not stored as BF16 are rounded to BF16 into a copy when the model is opened. "q8",
      * "q4": weights are quantised to Q8_0 or Q4_0 into a copy when the model is opened. With "bf16", INT4 weights
      * (compressed-tensors) are rounded without a copy. With "q8" and "q4", they keep their codes and scales. In every
-     * precision, weights that a GGUF file stores quantised are used as stored. */
+     * precision, weights that a GGUF file stores quantised are used as stored. "tensor": "bf16" with a GPU's tensor cores
+     * (verbatim_device.h). */
     const char *precision;
     /* The type of the numbers in the KV caches. NULL or "f32": caches are not rounded. "bf16": each number is rounded to
      * BF16 when it is stored, so that caches take half as much memory. "q8": latents are quantised in groups of 32, so that

@@ -15,6 +15,11 @@
  * and on which layers it computes, but not on drafts, threads or `isa`. cuBLAS is opened with the first such session: libcublas.so.13, .12 or .11. Taps, forced
  * and recorded routes, and batches do not go with it. It has not yet run on a GPU. */
 
+/* vb_model_options.precision "tensor", for performance: weights are those of "bf16", and in all passes the GPU's tensor cores multiply the matrices that it has,
+ * but not quantised ones, and not W_uk and W_uv. Results have other bits than with "bf16". They depend on the kind of GPU and on which parts of the model it
+ * computes, but not on drafts, batches, chunks, threads or `isa`. The GPU must have tensor cores for BF16 (compute capability 8.0). Taps, forced and recorded
+ * routes, and prefill "expanded" and "onednn" do not go with it. It has not yet run on a GPU. */
+
 /* Used as vb_model_options.offload. */
 typedef struct vb_offload {
     /* "cuda" or "cuda:N": NVIDIA GPU number N (0), an error if it cannot be used. "auto": GPU number 0 if it can be used, else the CPU. NULL or "cpu": the CPU. */

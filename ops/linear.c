@@ -246,5 +246,6 @@ void op_linear_exact(struct op_ctx *cx, float *y, const float *x, const struct w
     exact.bf16 = 0;
     exact.onednn = NULL;
     exact.cublas = 0;
+    exact.tensor_cores = 0;
     op_linear(&exact, y, x, w, S);
 }

@@ -18,6 +18,9 @@
  * of W. x then stays in natural order, and is rounded to BF16 if op_ctx.bf16 is set. op_linear_exact and op_multiply
  * never use oneDNN, so their results always have the bits that docs/ARITHMETIC.md defines.
  *
+ * With op_ctx.tensor_cores, the device's tensor cores compute the sums for every W that is not quantised. x, and a W that is not BF16, are rounded to BF16.
+ * The sums have a fixed order (ops/cuda/tensor.cu), but are not rounded as the contract says.
+ *
  * With op_ctx.cublas, the device's library computes the sums for every W that is not quantised, in an order that it chooses. x, and a W
  * that is not BF16, are rounded to BF16. op_linear_exact never uses it. */
 #ifndef VB_LINEAR_H

@@ -45,7 +45,7 @@ int device_add_tables(struct device *d, enum weight_type type)
 struct device_x device_convert(struct op_ctx *cx, unsigned forms, const float *x, size_t S, size_t K)
 {
     struct device *d = cx->device;
-    struct device_x converted = {device_at(d, x), NULL, K, S, NULL};
+    struct device_x converted = {.rows = device_at(d, x), .K = K, .S = S};
     if (forms >> OP_GROUPS & 1) {
         size_t groups = K / QUANTISED_GROUP;
         struct quantised_group *to = device_at(d, op_take(cx, S * groups * sizeof *to / sizeof(float)));
@@ -59,12 +59,13 @@ struct device_x device_convert(struct op_ctx *cx, unsigned forms, const float *x
     }
     if (forms >> OP_BF16 & 1)
         converted.narrow = device_narrow(cx, converted.rows, NULL, S, K);
+    converted.tensor_cores = converted.narrow && !cx->cublas;
     return converted;
 }
 
 unsigned device_form(const struct op_ctx *cx, const struct weight_view *w)
 {
-    return 1u << (weight_is_quantised(w->type) ? OP_GROUPS : cx->cublas ? OP_BF16 : cx->bf16 ? OP_ROUNDED : OP_F32);
+    return 1u << (weight_is_quantised(w->type) ? OP_GROUPS : cx->cublas || cx->tensor_cores ? OP_BF16 : cx->bf16 ? OP_ROUNDED : OP_F32);
 }
 
 struct matmul_part device_part(struct device *d, const struct weight_view *w, float *y, size_t ldy)
@@ -114,50 +115,69 @@ void device_product(struct device *d, const struct matmul_part *part, const uint
     device_unlock(d);
 }
 
-/* The kernels linear1, ..., linear8, and quantised1, ..., quantised4. */
-static const size_t tile_rows[] = {1, 2, 4, 8};
+/* The kernels of a family: `first`, and those that follow it, for tiles of tile_rows[0], tile_rows[1], ... rows. */
+static const struct {
+    enum device_kernel first;
+    size_t warps, kernels, tile_rows[4];
+} families[] = {[BY_RULE_1] = {KERNEL_linear1, THREADS_linear1 / 32, 4, {1, 2, 4, 8}},
+                [BY_RULE_2] = {KERNEL_quantised1, THREADS_quantised1 / 32, 3, {1, 2, 4}},
+                [BY_TENSOR_CORES] = {KERNEL_tensor8, THREADS_tensor8 / 32, 3, {8, 16, 64}}};
 
-size_t device_tile_rows(size_t S, int quantised)
+static size_t kernel_for(size_t S, enum device_family family)
 {
-    size_t i = 0, last = quantised ? 2 : 3;
-    while (i < last && tile_rows[i] < S)
+    size_t i = 0;
+    while (i + 1 < families[family].kernels && families[family].tile_rows[i] < S)
         i++;
-    return tile_rows[i];
+    return i;
 }
 
-/* Starts the kernel for tiles of T rows, for all parts, which follow the same rule. */
-static void start(struct device *d, struct matmul_args *args, size_t parts, int quantised, size_t T, size_t tiles)
+size_t device_tile_rows(size_t S, enum device_family family) { return families[family].tile_rows[kernel_for(S, family)]; }
+
+/* The number of rows of weights that a warp works on together. */
+static size_t group_rows(enum device_family family, size_t T)
 {
-    size_t i = 0, blocks = 0, warps = (quantised ? THREADS_quantised1 : THREADS_linear1) / 32, rows = quantised ? QUANTISED_ROWS : 4 * LINEAR_ROWS(T);
-    while (tile_rows[i] < T)
-        i++;
+    return family == BY_RULE_1 ? 4 * LINEAR_ROWS(T) : family == BY_RULE_2 ? QUANTISED_ROWS : TENSOR_ROWS;
+}
+
+/* Starts the kernel for tiles of T rows, for all parts, which belong to the same family. */
+static void start(struct device *d, struct matmul_args *args, size_t parts, enum device_family family, size_t T, size_t tiles)
+{
+    size_t blocks = 0, warps = families[family].warps, rows = group_rows(family, T);
     for (size_t p = 0; p < parts; p++) {
         const struct weight_view *w = &args->part[p].w;
         size_t sums = divide_up(w->cols, DOT_BLOCK), side = sums && sums < warps ? warps / sums : 1, some = divide_up(w->rows, side * rows);
         args->part[p].side = (unsigned)side;
         blocks = some > blocks ? some : blocks;
     }
-    device_launch(d, (quantised ? KERNEL_quantised1 : KERNEL_linear1) + i, blocks, tiles, args->heads ? args->heads : parts, args, sizeof *args);
+    device_launch(d, families[family].first + kernel_for(T, family), blocks, tiles, args->heads ? args->heads : parts, args, sizeof *args);
+}
+
+static enum device_family family_of(const struct weight_view *w, const struct device_x *x)
+{
+    return weight_is_quantised(w->type) ? BY_RULE_2 : x->tensor_cores ? BY_TENSOR_CORES : BY_RULE_1;
 }
 
 void device_multiply(struct device *d, const struct matmul_part *parts, size_t count, const struct device_x *x, const struct device_tiles *tiles)
 {
-    assert(!x->narrow || !tiles);
-    for (size_t i = 0; x->narrow && i < count; i++)
+    static const size_t unit[] = {[BY_RULE_1] = 1, [BY_RULE_2] = QUANTISED_GROUP, [BY_TENSOR_CORES] = 1};
+    int by_library = x->narrow && !x->tensor_cores;
+    assert(!by_library || !tiles);
+    for (size_t i = 0; by_library && i < count; i++)
         if (!weight_is_quantised(parts[i].w.type))
             device_product(d, &parts[i], x->narrow, x->S);
-    for (int quantised = x->narrow != NULL; quantised < 2; quantised++) {
-        struct matmul_args args = {.x = x->rows, .groups = x->groups, .ldx = quantised ? x->K / QUANTISED_GROUP : x->K, .S = x->S};
-        size_t some = 0, T = tiles ? tiles->rows : device_tile_rows(x->S, quantised);
+    for (enum device_family family = by_library ? BY_RULE_2 : BY_RULE_1; family < DEVICE_FAMILIES; family++) {
+        size_t some = 0, T = tiles ? tiles->rows : device_tile_rows(x->S, family), K = family == BY_TENSOR_CORES ? narrow_length(x->K) : x->K;
+        struct matmul_args args = {.x = x->rows, .groups = x->groups, .narrow = x->narrow, .ldx = K / unit[family], .S = x->S};
         for (size_t i = 0; i < count; i++)
-            if (weight_is_quantised(parts[i].w.type) == quantised)
+            if (family_of(&parts[i].w, x) == family)
                 args.part[some++] = parts[i];
         if (tiles) {
             args.tiles = tiles->list;
             args.x_row = tiles->x_row;
             args.expert_step = tiles->expert_step;
         }
-        start(d, &args, some, quantised, T, tiles ? tiles->count : divide_up(x->S, T));
+        if (some)
+            start(d, &args, some, family, T, tiles ? tiles->count : divide_up(x->S, T));
     }
 }
 
@@ -190,7 +210,8 @@ void device_linear_heads(struct op_ctx *cx, const struct device_heads *p, size_t
         args.ldx = p->heads * groups;
         args.x_step = groups;
     }
-    size_t T = device_tile_rows(S, quantised);
-    start(cx->device, &args, 1, quantised, T, divide_up(S, T));
+    enum device_family family = quantised ? BY_RULE_2 : BY_RULE_1;
+    size_t T = device_tile_rows(S, family);
+    start(cx->device, &args, 1, family, T, divide_up(S, T));
     op_give(cx, mark);
 }

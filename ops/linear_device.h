@@ -39,16 +39,19 @@ struct device_x {
     const float *rows;                    /* [S,K], rounded if precision bf16 wants this */
     const struct quantised_group *groups; /* [S,K/32], or NULL */
     size_t K, S;
-    const uint16_t *narrow;               /* [S,K] in BF16, rows narrow_length(K) numbers apart; or NULL. Then device_gemm multiplies it by W */
+    const uint16_t *narrow;               /* [S,K] in BF16, rows narrow_length(K) numbers apart, for matrices that are not quantised; or NULL */
+    int tensor_cores;                     /* with `narrow`. 0: device_gemm multiplies it by W; else the kernels of ops/cuda/tensor.cu do */
 };
-/* Returns the bit of the form of x that w needs, as for op_take_packed. With op_ctx.cublas, it is OP_BF16 unless w is quantised. */
+/* Returns the bit of the form of x that w needs, as for op_take_packed. With op_ctx.cublas or tensor_cores, it is OP_BF16 unless w is quantised. */
 unsigned device_form(const struct op_ctx *cx, const struct weight_view *w);
 /* Converts x [S,K] to the forms that are needed, in scratch memory (op_packed_scratch). */
 struct device_x device_convert(struct op_ctx *cx, unsigned forms, const float *x, size_t S, size_t K);
 /* y is an address of the device. */
 struct matmul_part device_part(struct device *d, const struct weight_view *w, float *y, size_t ldy);
+/* Which kernels multiply. */
+enum device_family { BY_RULE_1, BY_RULE_2, BY_TENSOR_CORES, DEVICE_FAMILIES };
 /* The number of rows of x in a tile, if x has S rows. */
-size_t device_tile_rows(size_t S, int quantised);
+size_t device_tile_rows(size_t S, enum device_family family);
 /* Tiles of experts: matmul_args explains the list. */
 struct device_tiles {
     const struct expert_tile *list;

@@ -54,12 +54,17 @@ static size_t expert_step(const struct moe_weights *w, const struct mlp_weights 
     return step;
 }
 
-/* Returns the number of rows in a tile. An expert has pairs / experts rows on average. Another number would not change any bit. */
-static size_t rows_of_tile(const struct mlp_weights *w, size_t S, size_t pairs, size_t experts)
+static int is_wide(const struct mlp_weights *w)
+{
+    return !weight_is_quantised(w->gate->type) && !weight_is_quantised(w->up->type) && !weight_is_quantised(w->down->type);
+}
+
+/* Returns the number of rows in a tile. An expert has pairs / experts rows on average. Another number would not change any bit. All three matrices have
+ * kernels for so many rows: those of rule 1 have them for every number that rule 2 has. */
+static size_t rows_of_tile(const struct op_ctx *cx, const struct mlp_weights *w, size_t S, size_t pairs, size_t experts)
 {
     size_t most = 1 + 2 * pairs / experts;
-    int quantised = weight_is_quantised(w->gate->type) || weight_is_quantised(w->up->type) || weight_is_quantised(w->down->type);
-    return device_tile_rows(S < most ? S : most, quantised);
+    return device_tile_rows(S < most ? S : most, cx->tensor_cores ? BY_TENSOR_CORES : is_wide(w) ? BY_RULE_1 : BY_RULE_2);
 }
 
 /* ---- experts by the device's library of matrix products (op_ctx.cublas) ---- */
@@ -70,11 +75,6 @@ struct sorted_pairs {
     int32_t *place, *token; /* [pairs], which have twins: as for group_experts_args */
     int32_t *first;         /* [experts + 1]: expert e has the sorted pairs first[e] .. first[e + 1] - 1 */
 };
-
-static int is_wide(const struct mlp_weights *w)
-{
-    return !weight_is_quantised(w->gate->type) && !weight_is_quantised(w->up->type) && !weight_is_quantised(w->down->type);
-}
 
 /* The host has to know how many rows each expert has, so it waits here for what the router has chosen. Returns 0 after a failure of the device. */
 static int sort_pairs(struct op_ctx *cx, struct sorted_pairs *p, const int32_t *expert, size_t pairs, size_t chosen, size_t experts)
@@ -139,7 +139,7 @@ static void run_tiles(struct op_ctx *cx, float *out, const struct device_x *x, c
 {
     struct device *g = cx->device;
     struct mlp_weights zero = w->weights_of(w->arg, 0);
-    size_t pairs = x->S * w->chosen, T = rows_of_tile(&zero, x->S, pairs, w->experts);
+    size_t pairs = x->S * w->chosen, T = rows_of_tile(cx, &zero, x->S, pairs, w->experts);
     size_t tiles = pairs < w->experts ? pairs : w->experts + (pairs - w->experts) / T; /* an expert may have one tile that is not full */
     int32_t *to = device_at(g, op_take(cx, pairs)), *token = device_at(g, op_take(cx, pairs));
     struct expert_tile *list = device_at(g, op_take(cx, tiles * sizeof *list / sizeof(float)));
@@ -157,16 +157,19 @@ void device_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expe
     size_t mark = op_mark(cx), d = zero.gate->cols;
     float *out = device_at(g, op_take(cx, S * w->chosen * d)), *shared = NULL;
     const int32_t *place = NULL;
-    int by_library = cx->cublas;
+    struct op_ctx exact = *cx, *of_experts = cx;
     assert(!cx->probe);
 
-    unsigned forms = w->shared ? forms_of_x(cx, w->shared) : 0;
-    cx->cublas = by_library && is_wide(&zero); /* if only some matrices of an expert are quantised, our kernels compute it */
-    forms |= cx->cublas ? 0 : forms_of_x(cx, &zero);
-    struct device_x converted = device_convert(cx, forms, x, S, d), of_experts = converted;
-    of_experts.narrow = NULL;
-    (cx->cublas ? run_experts : run_tiles)(cx, out, &of_experts, expert, w, &place);
-    cx->cublas = by_library;
+    exact.cublas = exact.tensor_cores = 0;
+    if (!is_wide(&zero)) /* if only some matrices of an expert are quantised, all three obey the contract */
+        of_experts = &exact;
+    unsigned forms = w->shared ? forms_of_x(cx, w->shared) : 0, more = of_experts->cublas ? 0 : forms_of_x(of_experts, &zero);
+    struct device_x converted = device_convert(cx, forms | more, x, S, d), for_experts = converted;
+    for_experts.narrow = of_experts->tensor_cores ? converted.narrow : NULL;
+    for_experts.tensor_cores = of_experts->tensor_cores;
+    exact.scratch_used = cx->scratch_used;
+    (of_experts->cublas ? run_experts : run_tiles)(of_experts, out, &for_experts, expert, w, &place);
+    cx->scratch_used = of_experts->scratch_used;
     if (w->shared) {
         shared = device_at(g, op_take(cx, S * d));
         run(cx, shared, w->shared, &converted, S, NULL);

@@ -48,6 +48,7 @@ struct op_ctx {
     int cublas;                  /* with `device`: its library of matrix products (ops/cuda/device.h) computes the linear layers whose weights are not
                                     quantised, of prompts only. Their inputs are rounded to BF16, and the results have other bits than
                                     docs/ARITHMETIC.md defines */
+    int tensor_cores;            /* with `device`: precision tensor, ops/linear.h */
     char *scratch;               /* 64-byte aligned */
     char *kernel_scratch;        /* 64-byte aligned: KERNEL_SCRATCH bytes for each of most_threads threads */
     size_t scratch_size, scratch_used;

@@ -119,7 +119,7 @@ static int open_shapes(struct planned *p)
     const struct cli *c = p->c;
     struct model_options o = {0};
     vb_error err;
-    if (precision_parse(&o.precision, c->precision, &err) || cache_type_parse(&o.cache_type, c->cache_type, &err) ||
+    if (precision_parse(&o.precision, &o.tensor_cores, c->precision, &err) || cache_type_parse(&o.cache_type, c->cache_type, &err) ||
         model_open_shapes(&p->m, c->model_dir, c->weights, &o, &p->from_config, NULL, &err))
         return cli_error(c, &err);
     int most = p->m->config.max_position_embeddings;
@@ -260,11 +260,10 @@ static void print_types(const struct planned *p)
 
 static void print_all(const struct planned *p, const struct plan_round *r)
 {
-    static const char *const precisions[] = {"f32", "bf16", "q8", "q4"};
     const struct config *c = &p->m->config;
     char name[40];
     printf("%s, %d layers, MTP modules: %d, precision %s, cache %s, %.0f tokens, %d rank%s\n", c->architecture, c->num_hidden_layers, p->m->num_mtp,
-           precisions[c->precision], cache_type_name(c->cache_type), p->context, p->ranks.count, p->ranks.count > 1 ? "s" : "");
+           precision_name(c), cache_type_name(c->cache_type), p->context, p->ranks.count, p->ranks.count > 1 ? "s" : "");
     print_types(p);
     print_memory(p);
     printf("\n%-26s %8s %7s %11s %11s", "passes", "read GB", "gathers", "gathered MB", "received MB");

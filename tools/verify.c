@@ -165,6 +165,8 @@ struct verify_choices {
 static const char *prefill_of(const struct cli *c) { return c->session.prefill ? c->session.prefill : "contract"; }
 
 /* Libraries compute a prompt in chunks of 512 tokens; with other chunks, the bits differ */
+static int has_tensor_cores(const struct cli *c) { return c->precision && !strcmp(c->precision, "tensor"); }
+static int bits_depend_on_split(const struct cli *c) { return cli_has_prefill(c, "cublas") || has_tensor_cores(c); }
 static int prefill_has_chunks(const struct cli *c) { return cli_has_prefill(c, "onednn") || cli_has_prefill(c, "cublas"); }
 
 static void add_drafts(struct verify_choices *k, const char *draft, int K, int topk, int nodes)
@@ -231,14 +233,14 @@ static void fill_choices(struct verify_choices *k, const struct cli *c, const st
             k->isa[k->num_isa++] = vb_isa(i);
 }
 
-/* Adds splits between CPU and GPU: everything that the GPU has, half of the layers, and the last one. With prefill cublas the bits depend on the split: then
- * there is only the first. */
+/* Adds splits between CPU and GPU: everything that the GPU has, half of the layers, and the last one. If the bits depend on the split, there is only
+ * the first. */
 static void add_splits(struct verify_choices *k, const struct cli *c, int layers)
 {
     vb_device_facts f;
     vb_device_look(c->model, &f);
     int most = (int)(f.layers + f.heads), splits[] = {most, layers / 2, 1};
-    int one = cli_has_prefill(c, "cublas");
+    int one = bits_depend_on_split(c);
     k->gpu[k->num_gpu++] = one ? most : 0;
     for (int i = 0; i < 3 && layers >= 0 && !one; i++)
         if (splits[i] <= most && splits[i] > 0 && (!i || splits[i] < splits[i - 1]))
@@ -343,7 +345,9 @@ static void conclude(const struct verify *v)
     const struct cli *c = v->c;
     printf("%d runs: %s", v->runs, v->differences ? "DIFFERENT" : "identical, bit for bit");
     if (prefill_has_chunks(c))
-        printf("; with --prefill %s chunks are 512 and were not varied%s", prefill_of(c), cli_has_prefill(c, "cublas") ? ", nor were --gpu-layers" : "");
+        printf("; with --prefill %s chunks are 512 and were not varied", prefill_of(c));
+    if (bits_depend_on_split(c))
+        fputs("; the bits depend on --gpu-layers, which were not varied", stdout);
     if (drafts_lead(c))
         printf("; with --acceptance %s each draft method and K was compared with itself alone: %s", cli_acceptance(c),
                cli_is_relaxed(c) ? "it is lossy, others give other tokens" : "the distribution is that of plain decoding, the tokens are not");

@@ -565,16 +565,22 @@ void config_follow(struct config *c, const struct conventions *conventions)
     c->latent_eps = conventions->value[LATENT_EPS] ? c->rms_norm_eps : 1e-6;
 }
 
-int precision_parse(enum precision *out, const char *name, vb_error *err)
+static const char *const precisions[] = {[PRECISION_F32] = "f32", [PRECISION_BF16] = "bf16", [PRECISION_Q8] = "q8", [PRECISION_Q4] = "q4"};
+
+int precision_parse(enum precision *out, int *tensor_cores, const char *name, vb_error *err)
 {
-    static const char *const names[] = {"f32", "bf16", "q8", "q4"};
-    for (int i = 0; i < 4; i++)
-        if (!strcmp(name ? name : "f32", names[i])) {
+    int by_tensor_cores = name && !strcmp(name, "tensor");
+    if (tensor_cores)
+        *tensor_cores = by_tensor_cores;
+    for (size_t i = 0; i < sizeof precisions / sizeof *precisions; i++)
+        if (!strcmp(!name ? "f32" : by_tensor_cores ? "bf16" : name, precisions[i])) {
             *out = (enum precision)i;
             return VB_OK;
         }
-    return vb_fail(err, VB_BAD_ARGUMENT, "unknown precision %s; known are f32, bf16, q8 and q4", name);
+    return vb_fail(err, VB_BAD_ARGUMENT, "unknown precision %s; known are f32, bf16, q8, q4 and tensor", name);
 }
+
+const char *precision_name(const struct config *c) { return c->tensor_cores ? "tensor" : precisions[c->precision]; }
 
 static const char *const cache_types[CACHE_TYPES] = {"f32", "bf16", "q8"};
 

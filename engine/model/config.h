@@ -104,6 +104,7 @@ struct config {
     struct dims dims;               /* the sizes above as a struct dims; config_set_dims sets them */
     struct conventions conventions; /* chosen by the user, not by the file; initially the defaults */
     enum precision precision;       /* chosen by the user, not by the file; initially f32 */
+    int tensor_cores;               /* 1: precision tensor. `precision` is bf16, which the CPU computes with; a device multiplies by its tensor cores */
     enum cache_type cache_type;     /* the type of the rows of the KV cache; chosen by the user, not by the file; initially f32 */
     uint64_t from_default;          /* bit i is 1 if key i (see config_row) is not in the file */
 };
@@ -188,9 +189,10 @@ void config_set_dims(struct config *c);
 /* Sets c->conventions and the values that depend on them (latent_eps). Without an indexer, its conventions keep their defaults. */
 void config_follow(struct config *c, const struct conventions *conventions);
 
-/* Parses "f32", "bf16", "q8" or "q4"; NULL means f32. Returns VB_BAD_ARGUMENT for any other name, and the message
- * lists the known names. */
-int precision_parse(enum precision *out, const char *name, vb_error *err);
+/* Parses "f32", "bf16", "q8", "q4" or "tensor"; NULL means f32. "tensor" is bf16 with *tensor_cores = 1; tensor_cores may be NULL. Returns VB_BAD_ARGUMENT for any other name, and the
+ * message lists the known names. */
+int precision_parse(enum precision *out, int *tensor_cores, const char *name, vb_error *err);
+const char *precision_name(const struct config *c);
 
 /* Parses "f32", "bf16" or "q8"; NULL means f32. Returns VB_BAD_ARGUMENT for any other name, and the message lists the known
  * names. */

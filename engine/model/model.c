@@ -536,6 +536,7 @@ int model_set_options(struct config *c, const char *dir, const struct model_opti
     if (o->conventions)
         config_follow(c, o->conventions);
     c->precision = o->precision;
+    c->tensor_cores = o->tensor_cores;
     c->cache_type = o->cache_type;
     if (!cache_type_fits(c, o->cache_type))
         return vb_fail(err, VB_BAD_ARGUMENT, "%s: kv_lora_rank is %d, cache type %s wants a multiple of 32", dir, c->kv_lora_rank,

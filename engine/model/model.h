@@ -150,6 +150,7 @@ struct offload_options;
 struct model_options {
     const struct conventions *conventions; /* NULL: the defaults */
     enum precision precision;
+    int tensor_cores; /* as in struct config */
     enum cache_type cache_type;
     int from_file;
     const char *repack_cache;              /* a directory for files of copies (copy_cache.c); NULL: copies are not kept */

@@ -26,7 +26,7 @@ int offload_open(struct workspace *w, vb_error *err)
     for (size_t i = 0; i < w->block_count; i++)
         if (device_add(d, w->blocks[i], w->block_bytes[i])) {
             offload_close(w);
-            if (w->model->device_is_optional) {
+            if (w->model->device_is_optional && !w->cx.tensor_cores) {
                 d->left_to_cpu = 1;
                 return VB_OK;
             }

@@ -78,6 +78,7 @@ int workspace_open(struct workspace *w, const struct model *m, const struct kern
     w->cx.k = k;
     w->cx.threads = w->cx.most_threads = threads;
     w->cx.bf16 = c->precision == PRECISION_BF16;
+    w->cx.tensor_cores = c->tensor_cores;
     w->cx.ranks = m->ranks ? &m->ranks->op : NULL;
     (convention[ROPE_ANGLE] ? rope_init_f32 : rope_init)(&w->rope, r, c->rope_interleave, c->rope_theta,
                                                          effective.rope_yarn ? &yarn : NULL);

@@ -25,7 +25,6 @@ static void add(struct lines *l, const char *format, ...)
 
 char *session_identity(const struct model *m, size_t context)
 {
-    static const char *const precisions[] = {"f32", "bf16", "q8", "q4"};
     const struct config *c = &m->config;
     struct lines l = {vb_alloc(m->allocator, SESSION_TEXT_ROOM, 1), 0};
     char value[32], conventions[512];
@@ -47,7 +46,7 @@ char *session_identity(const struct model *m, size_t context)
     for (int i = 0; c->index_topk && i < c->num_hidden_layers; i++)
         add(&l, "%s%s%s", i ? "" : "indexers=", config_layer_is_shared(c, i) ? "S" : "F", i + 1 < c->num_hidden_layers ? "" : "\n");
     add(&l, "MTP modules=%d\n", m->num_mtp);
-    add(&l, "precision=%s\n", precisions[c->precision]);
+    add(&l, "precision=%s\n", precision_name(c));
     if (c->cache_type != CACHE_TYPE_F32) /* a description without this line is one of cache type f32 */
         add(&l, "cache type=%s\n", cache_type_name(c->cache_type));
     conventions_list_target(&c->conventions, conventions, sizeof conventions);

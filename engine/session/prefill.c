@@ -88,15 +88,22 @@ static int check_type(const struct vb_session *s, vb_error *err)
     return why ? vb_fail(err, VB_UNSUPPORTED, "prefill onednn, weights %s: %s", bf16 ? "BF16" : "F32", why) : VB_OK;
 }
 
-/* Passes that the CPU computes in any case (engine/pass/offload.h) would have other bits. */
-static int open_cublas(struct vb_session *s, vb_error *err)
+/* Passes that the CPU computes in any case (engine/pass/offload.h) would have other bits. `what` names the option that wants a GPU. */
+static int check_offloaded(const struct vb_session *s, const char *what, vb_error *err)
 {
     const vb_session_options *o = &s->options;
+    if (o->tap || o->routes.tokens || o->record_routes || o->record_kept)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s computes on a GPU, but the CPU computes sessions with taps, or with forced or recorded routes", what);
+    return VB_OK;
+}
+
+static int open_cublas(struct vb_session *s, vb_error *err)
+{
     char why[256];
     if (!s->model->device)
         return vb_fail(err, VB_BAD_ARGUMENT, "prefill cublas computes on a GPU, and the model has none; --device cuda gives it one");
-    if (o->tap || o->routes.tokens || o->record_routes || o->record_kept)
-        return vb_fail(err, VB_BAD_ARGUMENT, "prefill cublas computes on a GPU, but the CPU computes sessions with taps, or with forced or recorded routes");
+    if (check_offloaded(s, "prefill cublas", err))
+        return VB_BAD_ARGUMENT;
     if (!s->work->offload.device)
         return vb_fail(err, VB_NO_MEMORY, "prefill cublas computes on a GPU, and it has no memory for the passes of this session");
     if (device_open_gemm(s->model->device, why, sizeof why))
@@ -108,6 +115,11 @@ static int open_cublas(struct vb_session *s, vb_error *err)
 int prefill_open(struct vb_session *s, vb_error *err)
 {
     const char *name = s->options.prefill ? s->options.prefill : "contract", *why;
+    int tensor_cores = s->model->config.tensor_cores;
+    if (tensor_cores && check_offloaded(s, "precision tensor", err))
+        return VB_BAD_ARGUMENT;
+    if (tensor_cores && (prefill_expands(&s->options) || !strcmp(name, "onednn")))
+        return vb_fail(err, VB_BAD_ARGUMENT, "precision tensor computes on a GPU, but the CPU computes prefill %s", name);
     if (!strcmp(name, "contract") || prefill_expands(&s->options))
         return VB_OK;
     if (strcmp(name, "onednn") && strcmp(name, "cublas"))

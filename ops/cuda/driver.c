@@ -290,6 +290,13 @@ static int find_gpu(struct gpu *g, int number, char *message, size_t size)
     return code ? -1 : 0;
 }
 
+static int has_tensor_cores(const struct gpu *g)
+{
+    const int compute_capability_major = 75;
+    int major = 0;
+    return !g->device_attribute(&major, compute_capability_major, g->number) && major >= 8;
+}
+
 /* Of double data rate: two transfers in each cycle. Drivers of some GPUs say 0. */
 static double peak_bandwidth(const struct gpu *g)
 {
@@ -335,6 +342,7 @@ struct device *driver_open(int number, char *message, size_t size)
         snprintf(message, size, "%s: its memory cannot be asked for: %s", g->device.name, text_of(g, code));
     g->device.memory = unused;
     g->device.peak_bandwidth = code ? 0 : peak_bandwidth(g);
+    g->device.tensor_cores = !code && has_tensor_cores(g);
     if (!code)
         return &g->device;
     close_gpu(&g->device);

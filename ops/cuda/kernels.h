@@ -38,6 +38,9 @@
     X(quantised1, 128)    \
     X(quantised2, 128)    \
     X(quantised4, 128)    \
+    X(tensor8, 256)       \
+    X(tensor16, 256)      \
+    X(tensor64, 256)      \
     X(silu_mul, 256)      \
     X(group_experts, 256) \
     X(sum_experts, 256)   \
@@ -151,18 +154,20 @@ struct expert_tile {
     int32_t expert, first, count;
 };
 
-/* Kernels linear1, linear2, linear4 and linear8 (rule 1), and quantised1, quantised2 and quantised4 (rule 2) multiply matrices by tiles of
- * T = 1, 2, 4 or 8 rows of x. Grid: the blocks that the largest matrix needs; ceil(S / T), or the number of tiles; the number of matrices. */
+/* Kernels linear1, linear2, linear4 and linear8 (rule 1), quantised1, quantised2 and quantised4 (rule 2), and tensor8, tensor16 and tensor64 (tensor cores,
+ * ops/cuda/tensor.cu) multiply matrices by tiles of T rows of x, which is the number in their names. Grid: the blocks that the largest matrix needs; ceil(S / T), or the number of tiles; the number of matrices. */
 #define MATMUL_PARTS 4
 #define LINEAR_ROWS(T) ((T) < 4 ? 1 : 2) /* rule 1: rows of w that each thread works on; a group has 4 times as many */
 #define QUANTISED_ROWS 8                 /* rule 2: rows in a group */
+#define TENSOR_ROWS 16                   /* tensor cores: rows in a group */
 struct matmul_args {
     struct matmul_part part[MATMUL_PARTS];
     const float *x;                       /* rule 1 */
     const struct quantised_group *groups; /* rule 2 */
+    const uint16_t *narrow;               /* tensor cores: x in BF16, rows a multiple of 8 numbers apart. What is behind column K is undefined */
     size_t ldx, S;                        /* ldx: numbers or groups from one row of x to the next */
     /* 0: `part` has gridDim.z matrices. Else part[0] is the matrix of head 0, and the one of head h = blockIdx.z begins h * w_step rows later; its x begins
-     * h * x_step numbers later, and its y h * y_step numbers */
+     * h * x_step numbers later, and its y h * y_step numbers. Not with tensor cores */
     size_t heads, w_step, x_step, y_step;
     /* NULL, or a list in which tile blockIdx.y says which rows of x and y are multiplied by the matrices of which expert. Row p of y then belongs to
      * row x_row[p] of x, or to row p if x_row is NULL. The matrix of expert e is at part.experts + e * expert_step */
@@ -177,6 +182,9 @@ struct matmul_args {
 #define quantised1_args matmul_args
 #define quantised2_args matmul_args
 #define quantised4_args matmul_args
+#define tensor8_args matmul_args
+#define tensor16_args matmul_args
+#define tensor64_args matmul_args
 
 /* y[s*ldy + i] = W[tok[s], i], as ops/embed.h defines it. A thread for each number of a row. Grid: S; the blocks for a row. */
 struct embed_args {

@@ -11,6 +11,10 @@
  * ROLL                      before a loop: the compiler does not repeat its steps, so that fewer registers are needed.
  * read_once(p)              *p, which no kernel writes meanwhile, and which this thread block will hardly read again. It is aligned.
  * half_to_float(bits)       an f16 number, exactly.
+ * multiply_16_8_16(c, a, b) c [16,8] += a [16,16] b [16,8], where a and b are BF16 and c is f32, by a tensor core: in an order, and with a precision, of its
+ *                           own. Since sm_80. The lanes of a warp call it together, and have the matrices together. Lane 4g + t has rows g and g + 8 of a
+ *                           and c, and column g of b. a: columns 2t, 2t + 1 of row g, then of row g + 8, then 2t + 8, 2t + 9 of both. b: rows 2t, 2t + 1;
+ *                           2t + 8, 2t + 9. c: columns 2t, 2t + 1 of row g, then of row g + 8.
  *
  * Arithmetic is that of docs/ARITHMETIC.md. nvcc gets -fmad=false, -ftz=false, -prec-div=true and -prec-sqrt=true, so `*`, `+`,
  * `/` and sqrtf round once to nearest, keep subnormals, and are never merged. An fma is written as fmaf. */
@@ -32,6 +36,13 @@ DEVICE float half_to_float(uint16_t bits)
     float f;
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(bits));
     return f;
+}
+DEVICE void multiply_16_8_16(float c[4], const uint32_t a[4], const uint32_t b[2])
+{
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 800 /* others do not get this far: device.tensor_cores */
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
 }
 DEVICE uint4 read_once(const uint4 *p)
 {

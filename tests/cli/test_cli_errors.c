@@ -80,7 +80,7 @@ TEST(unknown_names_are_refused)
     REFUSE(USAGE, "sse9", "generate", V3, "--tokens", "5", "--isa", "sse9");
     REFUSE(USAGE, "sse9", "verify", V3, "--tokens", "5", "--isa", "sse9");
     REFUSE(USAGE, "f64", "generate", V3, "--tokens", "5", "--precision", "f64");
-    REFUSE(USAGE, "known are f32, bf16, q8 and q4", "inspect", V3, "--precision", "fp16");
+    REFUSE(USAGE, "known are f32, bf16, q8, q4 and tensor", "inspect", V3, "--precision", "fp16");
     REFUSE(USAGE, "surplus", "generate", V3, "surplus", "--tokens", "5");
     REFUSE(USAGE, "surplus", "tokenize", TOKENIZER, "text", "surplus");
 }

@@ -86,7 +86,7 @@ TEST(what_was_copied_is_told)
 TEST(what_is_not_known_or_cannot_be_is_refused)
 {
     expect_failure(RUN("generate", EVERY_TYPE, RUN_IT, "--repack", "maybe"), 2, "unknown repack maybe; known are on, off");
-    expect_failure(RUN("inspect", EVERY_TYPE, "--precision", "q5"), 2, "unknown precision q5; known are f32, bf16, q8 and q4");
+    expect_failure(RUN("inspect", EVERY_TYPE, "--precision", "q5"), 2, "unknown precision q5; known are f32, bf16, q8, q4 and tensor");
     expect_failure(RUN("tokenize", EVERY_TYPE, "a"), 1, "it has no tokenizer");
 }
 

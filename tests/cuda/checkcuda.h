@@ -57,12 +57,14 @@ static inline void without_twin(struct device *d, const struct weight_view *w, s
     device_remove(d, w->group_scale);
 }
 
-/* A context whose scratch has a twin. */
+/* A context whose scratch has a twin, which contains NaN of all types. */
 static inline struct op_ctx device_context(struct device *d, size_t bytes)
 {
     struct op_ctx cx = context_of(scalar_table(), 1, bytes);
-    if (bytes)
-        assert_int_equal(device_add(d, cx.scratch, bytes), 0);
+    if (bytes) {
+        memset(cx.scratch, 0xff, bytes);
+        assert_int_equal(device_add_copy(d, cx.scratch, bytes), 0);
+    }
     cx.device = d;
     return cx;
 }

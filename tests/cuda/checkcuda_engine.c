@@ -139,7 +139,7 @@ static void compare_all_layers(const char *path, const char *name, const char *p
     vb_session_options o = one_thread;
     o.drafting.method = "mtp-eagle";
     snprintf(what, sizeof what, "%s, precision %s", name, precision);
-    OK(precision_parse(&p, precision, &err));
+    OK(precision_parse(&p, NULL, precision, &err));
     vb_model *a = on_cpu(path, precision, "f32"), *b = offloaded(path, p, CACHE_TYPE_F32, a->config.num_hidden_layers + 1, 0);
     compare(what, a, b, &o);
     assert_true(b->mtp[0].layer.mlp_on_device && (!is_emulated() || emulator_replays(device) > 0));

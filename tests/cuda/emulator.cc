@@ -160,6 +160,17 @@ uint64_t lanes_exchange(unsigned mask, uint64_t bits, unsigned from)
     return mask >> from & 1 ? block.fiber[first + from].given : 0xdeaddeaddeaddeadu; /* undefined on a device */
 }
 
+const uint64_t *lanes_gather(uint64_t bits)
+{
+    static uint64_t all[MOST_THREADS / 32][32];
+    unsigned warp = block.now / 32;
+    block.fiber[block.now].exchange = bits;
+    meet_warp(0xffffffffu, 0);
+    for (unsigned lane = 0; lane < 32; lane++)
+        all[warp][lane] = block.fiber[warp * 32 + lane].given;
+    return all[warp];
+}
+
 /* ---- one block ---- */
 
 static uint64_t random_state;
@@ -469,7 +480,7 @@ struct device *emulator_open(size_t bytes)
         return NULL;
     }
     if (e)
-        snprintf(e->device.name, sizeof e->device.name, "an emulated device");
+        snprintf(e->device.name, sizeof e->device.name, "an emulated device"), e->device.tensor_cores = 1;
     return e ? &e->device : NULL;
 }
 

@@ -5,7 +5,8 @@
  *
  * The environment variable FAKE_GPU changes what it does: "none": there is no GPU; "old": the driver is too old for the kernels; "memory:N": the GPU has N bytes; "taken:N": it says
  * that 4 GB are free, but gives N bytes;
- * "launch:N": launch number N fails, counted from 0; "silent": the driver does not say how fast its memory is. */
+ * "launch:N": launch number N fails, counted from 0; "silent": the driver does not say how fast its memory is; "turing": the GPU has
+ * no tensor cores for BF16. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,7 +61,7 @@ PUBLIC int cuDeviceGetName(char *name, int length, int device)
 }
 PUBLIC int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
-    *value = is("silent") ? 0 : attribute == 36 ? 1000000 : attribute == 37 ? 4096 : 0; /* kHz, bits: 1024 GB/s */
+    *value = attribute == 75 ? (is("turing") ? 7 : 8) : is("silent") ? 0 : attribute == 36 ? 1000000 : attribute == 37 ? 4096 : 0; /* kHz, bits: 1024 GB/s */
     return device;
 }
 PUBLIC int cuDevicePrimaryCtxRetain(void **context, int device) { return *context = gpu, device; }

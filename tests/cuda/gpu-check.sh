@@ -10,7 +10,7 @@
 #     models      verify: whole models, every split
 #     code        the machine code does not flush and does not approximate
 #     sanitizer   compute-sanitizer: memory, races in shared memory, barriers
-#     speed       bench of a model with 1.3 billion parameters: passes, prompts, decoding. PRECISIONS: default "bf16 q8 q4 fp8". SHAPE: default mid
+#     speed       bench of a model with 1.3 billion parameters: passes, prompts, decoding. PRECISIONS: default "bf16 tensor q8 q4 fp8". SHAPE: default mid
 #     cublas      --prefill cublas: the speed of cuBLAS alone and of prompts of 512 tokens, what it costs, and that drafts change no bit
 #     profile     ncu: the time and the memory bandwidth of each kernel, in passes of one row
 #     lite        bench of DeepSeek-V2-Lite's shape; needs 32 GB of disk and of memory
@@ -93,7 +93,7 @@ models() {
         one_model "$model" --tokens "$text" -n 12
     done
     one_model golden/tiny/v3 --tokens "$(for _ in $(seq 28); do printf '%s,' "$text"; done)5" -n 16 --draft mtp-eagle --draft-tokens 2 # beyond 256 tokens
-    for precision in f32 bf16 q8 q4; do
+    for precision in f32 bf16 q8 q4 tensor; do
         one_model golden/tale --prompt "Once upon a time" -n 64 --precision $precision
     done
     for cache in bf16 q8; do
@@ -127,11 +127,11 @@ sanitizer() {
     has compute-sanitizer || return
     export CHECKCUDA_DEVICE=cuda
     for tool in memcheck racecheck synccheck; do
-        for name in rows router cache_rows mlp quantised linear attention indexer; do # side by side: they hardly use the GPU
+        for name in rows router cache_rows mlp quantised linear tensor attention indexer; do # side by side: they hardly use the GPU
             timeout -k 5 "$limit" compute-sanitizer --tool $tool --print-limit 20 "$build/tests/checkcuda_$name" >"$work/$tool.$name" 2>&1 &
         done
         wait
-        for name in rows router cache_rows mlp quantised linear attention indexer; do
+        for name in rows router cache_rows mlp quantised linear tensor attention indexer; do
             { echo "== $tool checkcuda_$name"; cat "$work/$tool.$name"; } >>"$logs/sanitizer"
             local said
             said=$(grep -E 'SUMMARY' "$work/$tool.$name" | tail -1)
@@ -147,7 +147,7 @@ checkpoint() { # SHAPE [fp8]: writes it once
 }
 speed_of() { # SHAPE ROUNDS
     local options model name
-    for precision in ${PRECISIONS:-bf16 q8 q4 fp8}; do
+    for precision in ${PRECISIONS:-bf16 tensor q8 q4 fp8}; do
         case $precision in fp8) name=$1-fp8 model=$work/$1fp8 options="--precision f32"; checkpoint "$1" fp8;;
                            *) name=$1-$precision model=$work/$1 options="--precision $precision"; checkpoint "$1";; esac
         for part in "pass --long" "prefill,generate --force-accept 1"; do

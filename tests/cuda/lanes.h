@@ -19,6 +19,9 @@ void lanes_warp_barrier(unsigned mask);
 /* Returns what lane `from` of the warp passed as `bits`. Every lane in `mask` calls this together. */
 uint64_t lanes_exchange(unsigned mask, uint64_t bits, unsigned from);
 
+/* What all lanes pass: the array has their 32 numbers, until this lane meets the others again. */
+const uint64_t *lanes_gather(uint64_t bits);
+
 #define __syncthreads() lanes_block_barrier()
 static inline void __syncwarp(unsigned mask = 0xffffffffu) { lanes_warp_barrier(mask); }
 
@@ -92,6 +95,24 @@ static inline int32_t __dp4a(int32_t a, int32_t b, int32_t c)
     for (int i = 0; i < 32; i += 8)
         c += (int8_t)(a >> i) * (int8_t)(b >> i);
     return c;
+}
+static inline float lanes_bf16(uint64_t pair, unsigned i)
+{
+    return float_of_bits((uint32_t)(pair >> 16 * i) << 16);
+}
+/* One of the orders in which a tensor core might add: ascending, each sum rounded. */
+static inline void multiply_16_8_16(float c[4], const uint32_t a[4], const uint32_t b[2])
+{
+    unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    uint64_t of_a[2][32], of_b[32]; /* two words of each lane */
+    memcpy(of_a[0], lanes_gather(a[0] | (uint64_t)a[1] << 32), sizeof of_a[0]);
+    memcpy(of_a[1], lanes_gather(a[2] | (uint64_t)a[3] << 32), sizeof of_a[1]);
+    memcpy(of_b, lanes_gather(b[0] | (uint64_t)b[1] << 32), sizeof of_b);
+    for (unsigned k = 0; k < 16; k++)
+        for (unsigned r = 0; r < 4; r++) {
+            unsigned lane = k % 8 / 2;
+            c[r] = fmaf(lanes_bf16(of_a[k / 8][4 * g + lane], r / 2 * 2 + k % 2), lanes_bf16(of_b[4 * (2 * t + r % 2) + lane], k / 8 * 2 + k % 2), c[r]);
+        }
 }
 /* Each nibble of `which` chooses one of the eight bytes of low and high. */
 static inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t which)

@@ -43,7 +43,7 @@ TEST(precisions_have_names)
     assert_int_equal(m->rounded_bytes, 0);
     vb_model_close(m);
     o.precision = "BF16";
-    REFUSED(vb_model_open(&m, tiny_dir("v3"), &o, &err), VB_BAD_ARGUMENT, "unknown precision BF16; known are f32, bf16, q8 and q4");
+    REFUSED(vb_model_open(&m, tiny_dir("v3"), &o, &err), VB_BAD_ARGUMENT, "unknown precision BF16; known are f32, bf16, q8, q4 and tensor");
     o.precision = "";
     REFUSED(vb_model_open(&m, tiny_dir("v3"), &o, &err), VB_BAD_ARGUMENT, "unknown precision ");
     assert_null(m);

@@ -159,7 +159,7 @@ static void compare_some(const char *path, const char *precision, int with_text)
     vb_model_options o = {.precision = precision};
     OK(vb_model_open(&s.m, path, &o, &err));
     OK(reference_open(&s.ref, path, NULL, &err));
-    OK(precision_parse(&s.exact.precision, precision, &err));
+    OK(precision_parse(&s.exact.precision, NULL, precision, &err));
     if (with_text)
         compare_text(&s);
     compare_prompts(&s);
@@ -336,7 +336,7 @@ TEST(drafts_in_q8_and_q4_are_those_of_the_reference)
             continue;
         OK(vb_model_open(&s.m, s.path, &o, &err));
         OK(reference_open(&s.ref, s.path, NULL, &err));
-        OK(precision_parse(&s.exact.precision, s.precision, &err));
+        OK(precision_parse(&s.exact.precision, NULL, s.precision, &err));
         for (uint64_t seed = 0; seed < 8; seed++)
             for (size_t method = 0; method < 2; method++)
                 equal += compare_drafts(&s, seed, method);

@@ -135,7 +135,7 @@ TEST(q8_0_and_q4_0_give_the_bits_of_precision_q8_and_q4)
 {
     enum precision known;
     char dir[64];
-    if (precision_parse(&known, "q8", NULL)) {
+    if (precision_parse(&known, NULL, "q8", NULL)) {
         print_message("skipped: there is no precision q8 yet\n");
         return;
     }

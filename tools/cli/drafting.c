@@ -111,6 +111,8 @@ int cli_drafting_open(struct cli *c, const vb_model_options *options)
     }
     of_draft.numa = NULL; /* the draft model runs on the threads of the target, whose placement is already chosen */
     of_draft.precision = c->drafting.precision ? c->drafting.precision : options->precision;
+    if (!c->drafting.precision && of_draft.precision && !strcmp(of_draft.precision, "tensor"))
+        of_draft.precision = "bf16"; /* the CPU computes draft models */
     vb_draft_method_find(&method, c->draft_given ? c->session.drafting.method : NULL, NULL);
     int version = 0;
     if (!method.name && c->drafting.model_dir && vb_draft_head(&version, c->drafting.model_dir, &err))

@@ -13,9 +13,11 @@ const struct option options_to_run[] = {
      "Use this model: a directory in the Hugging Face layout, or a GGUF file (if the model is split, its first file). This option "
      "replaces the argument MODEL."},
     {"--precision", NULL, "MODE", MODEL_OPTIONS, TAKES_COMPUTE | TAKES_CHECK | TAKES_PLAN, TEXT_VALUE, AT(precision), 0, 0,
-     "Set the precision of the weights and of the computation: f32, bf16, q8 or q4 (default f32). With f32, weights are used as they are "
+     "Set the precision of the weights and of the computation: f32, bf16, q8, q4 or tensor (default f32). With f32, weights are used as they are "
      "stored. With bf16, weights and the inputs of linear layers are rounded to BF16, and prompts are computed faster. With q8 or q4, "
-     "weights are quantised to 8 or 4 bits when the model is opened, and tokens are generated faster."},
+     "weights are quantised to 8 or 4 bits when the model is opened, and tokens are generated faster. With tensor, which needs --device cuda, "
+     "weights are those of bf16, and the GPU's tensor cores multiply them. Then the bits depend on the kind of GPU and on --gpu-layers. This "
+     "has not yet run on a GPU."},
     {"--cache-type", NULL, "TYPE", MODEL_OPTIONS, TAKES_COMPUTE | TAKES_PLAN, TEXT_VALUE, AT(cache_type), 0, 0,
      "Set the type of the numbers in the KV cache: f32, bf16 or q8 (default f32). With bf16, the cache takes half as much memory. With "
      "q8, it takes a third. Each type gives other results, but with each type the results are the same on every machine."},

@@ -469,7 +469,7 @@ static int judge_sequence(struct cli *c, struct local *l, struct local_values *v
     struct reference_options o = {.conventions = v->conventions};
     vb_error err = {0};
     int done = -1;
-    if (precision_parse(&o.precision, cli_facts(c).precision, &err) || cache_type_parse(&o.cache_type, cli_facts(c).cache_type, &err) ||
+    if (precision_parse(&o.precision, NULL, cli_facts(c).precision, &err) || cache_type_parse(&o.cache_type, cli_facts(c).cache_type, &err) ||
         reference_bench_open(&v->bench, v->r, &o, (int)v->rows, &err))
         return cli_error(c, &err);
     for (size_t i = 0; i < v->side->count; i++) {

@@ -329,7 +329,7 @@ int replay_values(struct cli *c, const struct diff_side *side, const struct refe
     p.v.rows = count_rows(side, layer >= L ? (size_t)(layer - L + 1) : 0);
     if (p.v.rows < 2 || p.v.rows > MOST_ROWS)
         return cli_fail(c, EXIT_OTHER, "%s has %s rows", c->input, p.v.rows < 2 ? "no" : "too many");
-    if (conventions_parse(&o.conventions, facts.conventions, &err) || precision_parse(&o.precision, facts.precision, &err) ||
+    if (conventions_parse(&o.conventions, facts.conventions, &err) || precision_parse(&o.precision, NULL, facts.precision, &err) ||
         cache_type_parse(&o.cache_type, facts.cache_type, &err))
         return cli_error(c, &err);
     o.context = (int)(c->context > 0 ? c->context : 0);

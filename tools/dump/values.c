@@ -332,7 +332,7 @@ static int dump_reference(struct cli *c, struct target *t, const int32_t *ids, s
                                   .set_tokens = (int)c->session.routes.tokens, .set_layers = c->session.routes.layers,
                                   .expanded = c->session.prefill && !strcmp(c->session.prefill, "expanded") ? (int)count : 0};
     vb_model_facts facts = cli_facts(c);
-    if (conventions_parse(&o.conventions, facts.conventions, &err) || precision_parse(&o.precision, facts.precision, &err) ||
+    if (conventions_parse(&o.conventions, facts.conventions, &err) || precision_parse(&o.precision, NULL, facts.precision, &err) ||
         cache_type_parse(&o.cache_type, facts.cache_type, &err) ||
         reference_open(&r, c->model_dir, NULL, &err))
         return cli_error(c, &err);
