@@ -115,41 +115,43 @@ void device_product(struct device *d, const struct matmul_part *part, const uint
     device_unlock(d);
 }
 
-/* The kernels of a family: `first`, and those that follow it, for tiles of tile_rows[0], tile_rows[1], ... rows. */
-static const struct {
-    enum device_kernel first;
-    size_t warps, kernels, tile_rows[4];
-} families[] = {[BY_RULE_1] = {KERNEL_linear1, THREADS_linear1 / 32, 4, {1, 2, 4, 8}},
-                [BY_RULE_2] = {KERNEL_quantised1, THREADS_quantised1 / 32, 3, {1, 2, 4}},
-                [BY_TENSOR_CORES] = {KERNEL_tensor8, THREADS_tensor8 / 32, 3, {8, 16, 64}}};
+/* The kernels of a family, for tiles of more and more rows of x. A warp works on `rows` rows of weights together. */
+static const struct tile_kernel {
+    enum device_kernel kernel;
+    size_t tile_rows, threads, rows;
+} families[DEVICE_FAMILIES][5] = {
+#define X(name, tile_rows, rows) {KERNEL_##name, tile_rows, THREADS_##name, rows}
+    [BY_RULE_1] = {X(linear1, 1, 4 * LINEAR_ROWS(1)), X(linear2, 2, 4 * LINEAR_ROWS(2)), X(linear4, 4, 4 * LINEAR_ROWS(4)), X(linear8, 8, 4 * LINEAR_ROWS(8))},
+    [BY_RULE_2] = {X(quantised1, 1, QUANTISED_ROWS), X(quantised2, 2, QUANTISED_ROWS), X(quantised4, 4, QUANTISED_ROWS), X(integer8, 8, TENSOR_ROWS),
+                   X(integer32, 32, TENSOR_ROWS)},
+    [BY_TENSOR_CORES] = {X(tensor8, 8, TENSOR_ROWS), X(tensor16, 16, TENSOR_ROWS), X(tensor64, 64, TENSOR_ROWS)}
+#undef X
+};
 
-static size_t kernel_for(size_t S, enum device_family family)
+/* The kernel for tiles of S rows, or of as many as there is a kernel for. */
+static const struct tile_kernel *kernel_for(const struct device *d, size_t S, enum device_family family)
 {
-    size_t i = 0;
-    while (i + 1 < families[family].kernels && families[family].tile_rows[i] < S)
+    const struct tile_kernel *all = families[family];
+    size_t i = 0, count = family == BY_RULE_1 ? 4 : family == BY_RULE_2 && d->tensor_cores ? 5 : 3;
+    while (i + 1 < count && all[i].tile_rows < S)
         i++;
-    return i;
+    return &all[i];
 }
 
-size_t device_tile_rows(size_t S, enum device_family family) { return families[family].tile_rows[kernel_for(S, family)]; }
-
-/* The number of rows of weights that a warp works on together. */
-static size_t group_rows(enum device_family family, size_t T)
-{
-    return family == BY_RULE_1 ? 4 * LINEAR_ROWS(T) : family == BY_RULE_2 ? QUANTISED_ROWS : TENSOR_ROWS;
-}
+size_t device_tile_rows(const struct device *d, size_t S, enum device_family family) { return kernel_for(d, S, family)->tile_rows; }
 
 /* Starts the kernel for tiles of T rows, for all parts, which belong to the same family. */
 static void start(struct device *d, struct matmul_args *args, size_t parts, enum device_family family, size_t T, size_t tiles)
 {
-    size_t blocks = 0, warps = families[family].warps, rows = group_rows(family, T);
+    const struct tile_kernel *k = kernel_for(d, T, family);
+    size_t blocks = 0, warps = k->threads / 32;
     for (size_t p = 0; p < parts; p++) {
         const struct weight_view *w = &args->part[p].w;
-        size_t sums = divide_up(w->cols, DOT_BLOCK), side = sums && sums < warps ? warps / sums : 1, some = divide_up(w->rows, side * rows);
+        size_t sums = divide_up(w->cols, DOT_BLOCK), side = sums && sums < warps ? warps / sums : 1, some = divide_up(w->rows, side * k->rows);
         args->part[p].side = (unsigned)side;
         blocks = some > blocks ? some : blocks;
     }
-    device_launch(d, families[family].first + kernel_for(T, family), blocks, tiles, args->heads ? args->heads : parts, args, sizeof *args);
+    device_launch(d, k->kernel, blocks, tiles, args->heads ? args->heads : parts, args, sizeof *args);
 }
 
 static enum device_family family_of(const struct weight_view *w, const struct device_x *x)
@@ -166,7 +168,7 @@ void device_multiply(struct device *d, const struct matmul_part *parts, size_t c
         if (!weight_is_quantised(parts[i].w.type))
             device_product(d, &parts[i], x->narrow, x->S);
     for (enum device_family family = by_library ? BY_RULE_2 : BY_RULE_1; family < DEVICE_FAMILIES; family++) {
-        size_t some = 0, T = tiles ? tiles->rows : device_tile_rows(x->S, family), K = family == BY_TENSOR_CORES ? narrow_length(x->K) : x->K;
+        size_t some = 0, T = tiles ? tiles->rows : device_tile_rows(d, x->S, family), K = family == BY_TENSOR_CORES ? narrow_length(x->K) : x->K;
         struct matmul_args args = {.x = x->rows, .groups = x->groups, .narrow = x->narrow, .ldx = K / unit[family], .S = x->S};
         for (size_t i = 0; i < count; i++)
             if (family_of(&parts[i].w, x) == family)
@@ -211,7 +213,7 @@ void device_linear_heads(struct op_ctx *cx, const struct device_heads *p, size_t
         args.x_step = groups;
     }
     enum device_family family = quantised ? BY_RULE_2 : BY_RULE_1;
-    size_t T = device_tile_rows(S, family);
+    size_t T = device_tile_rows(cx->device, S, family);
     start(cx->device, &args, 1, family, T, divide_up(S, T));
     op_give(cx, mark);
 }

@@ -51,7 +51,7 @@ struct matmul_part device_part(struct device *d, const struct weight_view *w, fl
 /* Which kernels multiply. */
 enum device_family { BY_RULE_1, BY_RULE_2, BY_TENSOR_CORES, DEVICE_FAMILIES };
 /* The number of rows of x in a tile, if x has S rows. */
-size_t device_tile_rows(size_t S, enum device_family family);
+size_t device_tile_rows(const struct device *d, size_t S, enum device_family family);
 /* Tiles of experts: matmul_args explains the list. */
 struct device_tiles {
     const struct expert_tile *list;

@@ -60,11 +60,14 @@ static int is_wide(const struct mlp_weights *w)
 }
 
 /* Returns the number of rows in a tile. An expert has pairs / experts rows on average. Another number would not change any bit. All three matrices have
- * kernels for so many rows: those of rule 1 have them for every number that rule 2 has. */
+ * kernels for so many rows: if only some are quantised, at most 8. */
 static size_t rows_of_tile(const struct op_ctx *cx, const struct mlp_weights *w, size_t S, size_t pairs, size_t experts)
 {
-    size_t most = 1 + 2 * pairs / experts;
-    return device_tile_rows(S < most ? S : most, cx->tensor_cores ? BY_TENSOR_CORES : is_wide(w) ? BY_RULE_1 : BY_RULE_2);
+    size_t rows = 1 + 2 * pairs / experts < S ? 1 + 2 * pairs / experts : S;
+    int quantised = weight_is_quantised(w->gate->type) && weight_is_quantised(w->up->type) && weight_is_quantised(w->down->type);
+    if (is_wide(w))
+        return device_tile_rows(cx->device, rows, cx->tensor_cores ? BY_TENSOR_CORES : BY_RULE_1);
+    return device_tile_rows(cx->device, quantised || rows < 8 ? rows : 8, BY_RULE_2);
 }
 
 /* ---- experts by the device's library of matrix products (op_ctx.cublas) ---- */

@@ -130,15 +130,15 @@ DEVICE void codes_of_q2_k(struct group_codes &out, const unsigned char *block, u
 
 DEVICE void codes_of_tq1_0(struct group_codes &out, const unsigned char *block, unsigned g)
 {
-    for (int i = 0; i < 8; i++) {
-        out.q[i] = 0;
-        for (unsigned l = 0; l < 4; l++) {
+    UNROLL for (int i = 0; i < 8; i++) {
+        uint32_t four = 0;
+        ROLL for (unsigned l = 0; l < 4; l++) {
             unsigned at = g * 32 + 4 * i + l, digit = at < 160 ? g : at < 240 ? (at - 160) / 16 : (at - 240) / 4, b;
             b = at < 160 ? block[4 * i + l] : at < 240 ? block[32 + at % 16] : block[48 + at % 4];
             b *= digit == 0 ? 1 : digit == 1 ? 3 : digit == 2 ? 9 : digit == 3 ? 27 : 81;
-            out.q[i] |= ((b & 255) * 3 >> 8) << 8 * l;
+            four |= ((b & 255) * 3 >> 8) << 8 * l;
         }
-        out.q[i] = minus(out.q[i], 1);
+        out.q[i] = minus(four, 1);
     }
     out.scale[0] = out.scale[1] = half_at(block + 52);
 }

@@ -38,6 +38,8 @@
     X(quantised1, 128)    \
     X(quantised2, 128)    \
     X(quantised4, 128)    \
+    X(integer8, 128)      \
+    X(integer32, 128)     \
     X(tensor8, 256)       \
     X(tensor16, 256)      \
     X(tensor64, 256)      \
@@ -154,12 +156,12 @@ struct expert_tile {
     int32_t expert, first, count;
 };
 
-/* Kernels linear1, linear2, linear4 and linear8 (rule 1), quantised1, quantised2 and quantised4 (rule 2), and tensor8, tensor16 and tensor64 (tensor cores,
- * ops/cuda/tensor.cu) multiply matrices by tiles of T rows of x, which is the number in their names. Grid: the blocks that the largest matrix needs; ceil(S / T), or the number of tiles; the number of matrices. */
+/* Kernels linear1, linear2, linear4 and linear8 (rule 1), quantised1, quantised2, quantised4, integer8 and integer32 (rule 2), and tensor8, tensor16 and tensor64
+ * (tensor cores, ops/cuda/tensor.cu) multiply matrices by tiles of T rows of x, which is the number in their names. Grid: the blocks that the largest matrix needs; ceil(S / T), or the number of tiles; the number of matrices. */
 #define MATMUL_PARTS 4
 #define LINEAR_ROWS(T) ((T) < 4 ? 1 : 2) /* rule 1: rows of w that each thread works on; a group has 4 times as many */
 #define QUANTISED_ROWS 8                 /* rule 2: rows in a group */
-#define TENSOR_ROWS 16                   /* tensor cores: rows in a group */
+#define TENSOR_ROWS 16                   /* tensor cores, also with rule 2: rows in a group */
 struct matmul_args {
     struct matmul_part part[MATMUL_PARTS];
     const float *x;                       /* rule 1 */
@@ -182,6 +184,8 @@ struct matmul_args {
 #define quantised1_args matmul_args
 #define quantised2_args matmul_args
 #define quantised4_args matmul_args
+#define integer8_args matmul_args
+#define integer32_args matmul_args
 #define tensor8_args matmul_args
 #define tensor16_args matmul_args
 #define tensor64_args matmul_args

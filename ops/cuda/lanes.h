@@ -15,6 +15,8 @@
  *                           own. Since sm_80. The lanes of a warp call it together, and have the matrices together. Lane 4g + t has rows g and g + 8 of a
  *                           and c, and column g of b. a: columns 2t, 2t + 1 of row g, then of row g + 8, then 2t + 8, 2t + 9 of both. b: rows 2t, 2t + 1;
  *                           2t + 8, 2t + 9. c: columns 2t, 2t + 1 of row g, then of row g + 8.
+ * multiply_bytes_16_8_32    the same for signed bytes, exactly: c [16,8] += a [16,32] b [32,8], where c is int32. a: columns 4t .. 4t + 3 of row g, then of row
+ *                           g + 8, then 4t + 16 .. 4t + 19 of both. b: rows 4t .. 4t + 3; 4t + 16 .. 4t + 19.
  *
  * Arithmetic is that of docs/ARITHMETIC.md. nvcc gets -fmad=false, -ftz=false, -prec-div=true and -prec-sqrt=true, so `*`, `+`,
  * `/` and sqrtf round once to nearest, keep subnormals, and are never merged. An fma is written as fmaf. */
@@ -42,6 +44,13 @@ DEVICE void multiply_16_8_16(float c[4], const uint32_t a[4], const uint32_t b[2
 #if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 800 /* others do not get this far: device.tensor_cores */
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+DEVICE void multiply_bytes_16_8_32(int32_t c[4], const uint32_t a[4], const uint32_t b[2])
+{
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #endif
 }
 DEVICE uint4 read_once(const uint4 *p)

@@ -24,4 +24,22 @@ DEVICE size_t row_of_x(const struct matmul_args &a, const struct expert_tile &ti
     return (size_t)(a.x_row ? a.x_row[place] : place);
 }
 
+/* For kernels whose warps work on TENSOR_ROWS rows of weights: adds the sums of blocks of columns [b0, b0 + some), in ascending order, to those before, and stores
+ * them. sums: [groups * some, TENSOR_ROWS, T], of groups of rows from row `first` on. */
+template <int T, unsigned THREADS> DEVICE void add_blocks(float *y, size_t ldy, const struct expert_tile &tile, unsigned rows, const float *sums, unsigned first, unsigned groups,
+                                        unsigned b0, unsigned some)
+{
+    constexpr unsigned TILE = TENSOR_ROWS * T;
+    ROLL for (unsigned i = threadIdx.x; i < groups * TILE; i += THREADS) {
+        unsigned group = i / TILE, n = first + group * TENSOR_ROWS + i % TENSOR_ROWS, t = i / TENSOR_ROWS % T;
+        const float *sum = sums + group * some * TILE + i % TENSOR_ROWS * T + t;
+        if (n >= rows || t >= (unsigned)tile.count)
+            continue;
+        float *to = &y[((unsigned)tile.first + t) * ldy + n], total = b0 ? *to + sum[0] : sum[0];
+        for (unsigned b = 1; b < some; b++)
+            total = total + sum[b * TILE];
+        *to = total;
+    }
+}
+
 #endif

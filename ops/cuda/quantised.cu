@@ -162,9 +162,11 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *sums, 
         for (unsigned i = threadIdx.x; i < p.side * TILE; i += WARPS * 32) { /* if there is more than one step of b0, a thread has at most one i */
             const float *sum = sums + i / TILE * some * TILE + i % TILE;
             size_t n = first + i / T, t = i % T;
-            for (unsigned b = 0; b < some && n < w.rows; b++)
+            if (n >= w.rows)
+                continue;
+            for (unsigned b = 0; b < some; b++)
                 total = b0 + b ? total + sum[b * TILE] : sum[b * TILE];
-            if (b0 + some == blocks && n < w.rows && t < (size_t)tile.count)
+            if (b0 + some == blocks && t < (size_t)tile.count)
                 p.y[head * a.y_step + ((size_t)tile.first + t) * p.ldy + n] = total;
         }
         __syncthreads();

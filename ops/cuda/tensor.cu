@@ -155,16 +155,7 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *sums)
                     sums[u * TILE + (row_of_lane() + j / 2 * 8) * T + i * 8 + 2 * part_of_lane() + j % 2] = mine.sum[i][j];
         }
         __syncthreads();
-        ROLL for (unsigned i = threadIdx.x; i < p.side * TILE; i += WARPS * 32) {
-            unsigned group = i / TILE, n = first + group * ROWS + i % ROWS, t = i / ROWS % T;
-            const float *sum = sums + group * some * TILE + i % ROWS * T + t;
-            if (n >= rows || t >= (unsigned)tile.count)
-                continue;
-            float *y = &p.y[((unsigned)tile.first + t) * p.ldy + n], total = b0 ? *y + sum[0] : sum[0];
-            for (unsigned b = 1; b < some; b++)
-                total = total + sum[b * TILE];
-            *y = total;
-        }
+        add_blocks<T, WARPS * 32>(p.y, p.ldy, tile, rows, sums, first, p.side, b0, some);
         __syncthreads();
     }
 }

@@ -100,18 +100,37 @@ static inline float lanes_bf16(uint64_t pair, unsigned i)
 {
     return float_of_bits((uint32_t)(pair >> 16 * i) << 16);
 }
+/* The words of a and b of all lanes. */
+struct lanes_operands {
+    uint64_t a[2][32], b[32];
+};
+static inline void lanes_operands_gather(struct lanes_operands *o, const uint32_t a[4], const uint32_t b[2])
+{
+    memcpy(o->a[0], lanes_gather(a[0] | (uint64_t)a[1] << 32), sizeof o->a[0]);
+    memcpy(o->a[1], lanes_gather(a[2] | (uint64_t)a[3] << 32), sizeof o->a[1]);
+    memcpy(o->b, lanes_gather(b[0] | (uint64_t)b[1] << 32), sizeof o->b);
+}
 /* One of the orders in which a tensor core might add: ascending, each sum rounded. */
 static inline void multiply_16_8_16(float c[4], const uint32_t a[4], const uint32_t b[2])
 {
     unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    uint64_t of_a[2][32], of_b[32]; /* two words of each lane */
-    memcpy(of_a[0], lanes_gather(a[0] | (uint64_t)a[1] << 32), sizeof of_a[0]);
-    memcpy(of_a[1], lanes_gather(a[2] | (uint64_t)a[3] << 32), sizeof of_a[1]);
-    memcpy(of_b, lanes_gather(b[0] | (uint64_t)b[1] << 32), sizeof of_b);
+    struct lanes_operands o;
+    lanes_operands_gather(&o, a, b);
     for (unsigned k = 0; k < 16; k++)
         for (unsigned r = 0; r < 4; r++) {
             unsigned lane = k % 8 / 2;
-            c[r] = fmaf(lanes_bf16(of_a[k / 8][4 * g + lane], r / 2 * 2 + k % 2), lanes_bf16(of_b[4 * (2 * t + r % 2) + lane], k / 8 * 2 + k % 2), c[r]);
+            c[r] = fmaf(lanes_bf16(o.a[k / 8][4 * g + lane], r / 2 * 2 + k % 2), lanes_bf16(o.b[4 * (2 * t + r % 2) + lane], k / 8 * 2 + k % 2), c[r]);
+        }
+}
+static inline void multiply_bytes_16_8_32(int32_t c[4], const uint32_t a[4], const uint32_t b[2])
+{
+    unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    struct lanes_operands o;
+    lanes_operands_gather(&o, a, b);
+    for (unsigned k = 0; k < 32; k++)
+        for (unsigned r = 0; r < 4; r++) {
+            unsigned lane = k % 16 / 4, in_a = r / 2 * 4 + k % 4, in_b = k / 16 * 4 + k % 4; /* bytes of two words */
+            c[r] += (int8_t)(o.a[k / 16][4 * g + lane] >> 8 * in_a) * (int8_t)(o.b[4 * (2 * t + r % 2) + lane] >> 8 * in_b);
         }
 }
 /* Each nibble of `which` chooses one of the eight bytes of low and high. */
