@@ -159,7 +159,7 @@ struct expert_tile {
 /* Kernels linear1, linear2, linear4 and linear8 (rule 1), quantised1, quantised2, quantised4, integer8 and integer32 (rule 2), and tensor8, tensor16 and tensor64
  * (tensor cores, ops/cuda/tensor.cu) multiply matrices by tiles of T rows of x, which is the number in their names. Grid: the blocks that the largest matrix needs; ceil(S / T), or the number of tiles; the number of matrices. */
 #define MATMUL_PARTS 4
-#define LINEAR_ROWS(T) ((T) < 4 ? 1 : 2) /* rule 1: rows of w that each thread works on; a group has 4 times as many */
+#define LINEAR_ROWS(T) ((T) < 4 ? 1 : (T) < 8 ? 2 : 4) /* rule 1: rows of w that each thread works on; a group has 4 times as many */
 #define QUANTISED_ROWS 8                 /* rule 2: rows in a group */
 #define TENSOR_ROWS 16                   /* tensor cores, also with rule 2: rows in a group */
 struct matmul_args {

@@ -61,8 +61,6 @@ DEVICE uint4 eight_of_x(const uint16_t *x, unsigned k, unsigned cols)
     if (k >= cols)
         return {0, 0, 0, 0};
     uint4 v = *(const uint4 *)(const void *)(x + k);
-    if (k + 8 <= cols)
-        return v;
     uint32_t word[4] = {v.x, v.y, v.z, v.w};
     UNROLL for (unsigned i = 0; i < 4; i++)
         word[i] &= k + 2 * i + 1 < cols ? 0xffffffff : k + 2 * i < cols ? 0xffff : 0;
@@ -77,11 +75,12 @@ template <int T> struct warp_tile {
     float sum[T / 8][4];
 };
 
-template <int T> DEVICE void add_steps(struct warp_tile<T> &p, uint4 first, uint4 second, unsigned k)
+/* first, second: the weights of this lane in its two rows. WHOLE: the matrix has all 32 columns. */
+template <bool WHOLE, int T> DEVICE void add_steps(struct warp_tile<T> &p, uint4 first, uint4 second, unsigned k)
 {
     const uint32_t a[2][4] = {{first.x, second.x, first.y, second.y}, {first.z, second.z, first.w, second.w}};
     UNROLL for (int i = 0; i < T / 8; i++) {
-        uint4 x = eight_of_x(p.x[i], k, (unsigned)p.w->cols);
+        uint4 x = WHOLE ? *(const uint4 *)(const void *)(p.x[i] + k) : eight_of_x(p.x[i], k, (unsigned)p.w->cols);
         const uint32_t b[2][2] = {{x.x, x.y}, {x.z, x.w}};
         multiply_16_8_16(p.sum[i], a[0], b[0]);
         multiply_16_8_16(p.sum[i], a[1], b[1]);
@@ -104,13 +103,13 @@ template <int TYPE, int T> DEVICE void add_block(struct warp_tile<T> &p, unsigne
             second[u] = eight_weights<TYPE>(w, p.n[1], k + u * STEPS);
         }
         UNROLL for (int u = 0; u < U; u++, k += STEPS)
-            add_steps(p, first[u], second[u], k);
+            add_steps<true>(p, first[u], second[u], k);
     }
     ROLL for (; i < steps; i++, k += STEPS) {
         bool fits = i < whole;
         uint4 first = fits ? eight_weights<TYPE>(w, p.n[0], k) : any_weights<TYPE>(w, p.n[0], k);
         uint4 second = fits ? eight_weights<TYPE>(w, p.n[1], k) : any_weights<TYPE>(w, p.n[1], k);
-        add_steps(p, first, second, k);
+        add_steps<false>(p, first, second, k);
     }
 }
 
