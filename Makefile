@@ -105,7 +105,7 @@ mpi_links = $(shell pkg-config --exists $(PC_OF_$1) 2>/dev/null && echo 'int mai
 MPIS    := $(if $(filter no,$(MPI)),,$(foreach m,mpi mpich,$(call mpi_links,$m)))
 
 # `make CUDA=yes` compiles the kernels for GPUs with nvcc, into one fatbin that becomes a part of the library. Names of a file's own are in a namespace. It has code for each kind of GPU from
-# sm_80 on that this nvcc knows, and PTX for the others. Nothing of CUDA is linked. Arithmetic: docs/ARITHMETIC.md, "On a GPU".
+# sm_80 on that this nvcc knows, and PTX for later kinds and for others, which have no tensor cores that the kernels can use. Nothing of CUDA is linked. Arithmetic: docs/ARITHMETIC.md, "On a GPU".
 NVCC       ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc) nvcc)
 NVCC_FLAGS := -I. -std=c++17 -O3 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true
 GPU_CODES  ?= $(filter $(shell $(NVCC) --list-gpu-code),sm_80 sm_86 sm_89 sm_90 sm_100 sm_120)
@@ -118,7 +118,7 @@ $(BUILD)/ops/cuda/kernels.cu: $(CUDA_SRC) $(filter-out %/device.h %/driver.h %/c
 $(FATBIN): $(BUILD)/ops/cuda/kernels.cu
 	$(call say,NVCC $@)
 	$(Q)$(NVCC) $(NVCC_FLAGS) --threads 0 -fatbin $(foreach c,$(GPU_CODES),-gencode arch=compute_$(c:sm_%=%)$(comma)code=$(c)) \
-	    -gencode arch=compute_75$(comma)code=compute_75 -o $@ $<
+	    -gencode arch=compute_80$(comma)code=compute_80 -gencode arch=compute_75$(comma)code=compute_75 -o $@ $<
 ifeq ($(CUDA),yes)
 $(BUILD)/ops/cuda/image.o: $(FATBIN)
 $(BUILD)/ops/cuda/image.o: private FLAGS += -DVB_CUDA_IMAGE='"$(FATBIN)"'

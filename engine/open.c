@@ -148,7 +148,7 @@ int vb_model_open(vb_model **out, const char *dir, const vb_model_options *optio
     if (!code && how.tensor_cores && !offload.device)
         code = vb_fail(err, VB_BAD_ARGUMENT, "precision tensor computes on a GPU, and there is none%s%s; device cuda gives the model one", *why_not ? ": " : "", why_not);
     if (!code && how.tensor_cores && !offload.device->tensor_cores)
-        code = vb_fail(err, VB_UNSUPPORTED, "precision tensor needs a GPU with tensor cores for BF16 (compute capability 8.0 or later), and %s has none",
+        code = vb_fail(err, VB_UNSUPPORTED, "precision tensor needs tensor cores for BF16 (a GPU of compute capability 8.0 or later, and kernels compiled for it), and %s has none",
                        offload.device->name);
     size_t device_memory = offload.device ? offload.device->memory : 0;
     if (!code && offload.device) {

@@ -4,8 +4,8 @@
  * The GPU computes decoder layers, MTP modules and the output head, and the CPU computes the rest. Results have the same bits as without a GPU. Weights are
  * copied to the GPU's memory when the model is opened. The KV cache rows of layers whose attention the GPU computes are in its memory, too.
  *
- * The CPU computes everything in passes with taps, with forced or recorded routes, and with prefill "expanded" or "onednn". EAGLE heads and draft models are
- * computed by the CPU. */
+ * The CPU computes everything in passes with taps, with forced or recorded routes, and with prefill "expanded" or "onednn". EAGLE heads are computed by
+ * the CPU. A draft model is a model of its own, which has its own vb_model_options.offload. */
 #ifndef VERBATIM_DEVICE_H
 #define VERBATIM_DEVICE_H
 

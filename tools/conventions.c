@@ -151,6 +151,8 @@ static int decode_windows(struct cli *c, struct conventions_setting *s, const st
     vb_session_options so = c->session;
     vb_model *model;
     vb_error err = {0};
+    if (cli_without_tensor_cores(c))
+        return EXIT_USAGE;
     snprintf(conventions, sizeof conventions, "%s%s%s", c->conventions, *c->conventions && *s->list ? "," : "", s->list);
     if (vb_model_open(&model, c->model_dir, &options, &err))
         return cli_error(c, &err);

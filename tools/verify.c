@@ -118,6 +118,9 @@ static void report(struct verify *v, const struct verify_setting *s, const struc
     fflush(stdout);
 }
 
+/* Whether the bits depend on which layers the GPU computes. */
+static int bits_depend_on_split(const struct cli *c) { return cli_has_prefill(c, "cublas") || cli_has_tensor_cores(c); }
+
 static int run_setting(struct verify *v, const struct verify_setting *s)
 {
     struct cli *c = v->c;
@@ -136,7 +139,7 @@ static int run_setting(struct verify *v, const struct verify_setting *s)
     c->session.exact_threads = 1;
     c->session.isa = s->isa;
     c->session.prefill_chunk = s->chunk;
-    c->session.cpu_layers = v->layers + 1 - s->gpu;
+    c->session.cpu_layers = bits_depend_on_split(c) ? 0 : v->layers + 1 - s->gpu;
     int code = cli_stops(c, &o);
     if (code == EXIT_DONE)
         code = cli_session(c, v->prompt_count, (long long)v->n, &session);
@@ -165,8 +168,6 @@ struct verify_choices {
 static const char *prefill_of(const struct cli *c) { return c->session.prefill ? c->session.prefill : "contract"; }
 
 /* Libraries compute a prompt in chunks of 512 tokens; with other chunks, the bits differ */
-static int has_tensor_cores(const struct cli *c) { return c->precision && !strcmp(c->precision, "tensor"); }
-static int bits_depend_on_split(const struct cli *c) { return cli_has_prefill(c, "cublas") || has_tensor_cores(c); }
 static int prefill_has_chunks(const struct cli *c) { return cli_has_prefill(c, "onednn") || cli_has_prefill(c, "cublas"); }
 
 static void add_drafts(struct verify_choices *k, const char *draft, int K, int topk, int nodes)

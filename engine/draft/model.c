@@ -12,6 +12,7 @@
 #include "engine/draft/drafter.h"
 #include "engine/base/numbers.h"
 #include "engine/pass/lead.h"
+#include "engine/pass/offload.h"
 
 #include <string.h>
 
@@ -88,8 +89,8 @@ static int open_model(struct drafter **out, const struct model *m, const struct 
 }
 
 /* Computes the rows that are missing before index `end` of the timeline, which drafts follow. *last: the last row of the last
- * pass. Returns -1 when a pass was given up: its rows are still missing then. */
-static int read_up_to(struct model_drafter *d, size_t end, const int32_t *draft, size_t *last)
+ * pass. Returns -1 when a pass was given up, or a device failed; w, the target's workspace, says which. The rows of this pass are still missing then. */
+static int read_up_to(struct model_drafter *d, struct workspace *w, size_t end, const int32_t *draft, size_t *last)
 {
     size_t S = 0;
     while (d->cache.length < end) {
@@ -102,7 +103,10 @@ static int read_up_to(struct model_drafter *d, size_t end, const int32_t *draft,
                                       .token = token < d->model->config.vocab_size ? token : 0, /* one that only the target has */
                                       .slot = kvcache_append(&d->cache)};
         }
-        if (forward_target(&d->work, d->rows, S)) {
+        int stopped = forward_target(&d->work, d->rows, S) != 0;
+        w->draft_stopped |= stopped;
+        w->draft_failure = offload_failed(&d->work);
+        if (stopped || w->draft_failure) {
             kvcache_truncate(&d->cache, before);
             return -1;
         }
@@ -131,7 +135,7 @@ static void observe(struct drafter *drafter, struct workspace *w, size_t pos, co
         same++;
     kvcache_truncate(&d->cache, same);
     if (d->count <= d->context && d->cache.length + ROWS_WORTH_A_PASS < d->count)
-        w->draft_stopped |= read_up_to(d, d->count - 1, NULL, &last) != 0; /* the last token's row comes with the next proposal */
+        read_up_to(d, w, d->count - 1, NULL, &last); /* the last token's row comes with the next proposal */
 }
 
 static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft, int max, size_t *failed)
@@ -147,10 +151,8 @@ static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft,
     kvcache_truncate(&d->cache, d->count - 1); /* its logits are wanted, and may be for a second time */
     while (drafts < max) {
         size_t last;
-        if (read_up_to(d, d->count + (size_t)drafts, draft, &last)) {
-            w->draft_stopped = 1;
+        if (read_up_to(d, w, d->count + (size_t)drafts, draft, &last))
             return 0;
-        }
         forward_head(&d->work, &m->lm_head, d->work.logits, d->work.hidden + last * m->config.dims.d, 1);
         int32_t chosen = drafter_choose(&d->options, d->work.logits, d->vocab_size, drafts + 1, failed);
         if (chosen < 0)

@@ -69,6 +69,7 @@ struct offload {
     size_t longest;          /* at least the length of the longest list: 256 times a power of two */
     int cpu_layers;          /* the CPU computes the first cpu_layers layers in any case; more than there are: everything */
     int parts, attention;    /* nonzero: the device computes parts of this pass, and attention too */
+    enum { NOT_REFUSED, REFUSED_PASS, REFUSED_CACHE } refused; /* why the device's tensor cores could not compute this pass, as they should have */
     size_t from;             /* the device computes no layer before this one in this pass */
     int x_is_there;          /* nonzero: workspace.x is on the device */
     int kept_is_there;       /* nonzero: the device has workspace.kept of this pass */
@@ -121,6 +122,7 @@ struct workspace {
     void *stop_context;
     int asks;                      /* nonzero, with several ranks: rank 0 tells the others before each layer whether `stop` ended the pass */
     uint32_t number;               /* with several ranks: the number by which rank 0 names the workspace */
+    const char *draft_failure;     /* what failed on the device of a draft model, or NULL */
     int draft_stopped;             /* nonzero: `stop` ended a pass of a draft model; session_draft_stopped clears this flag */
     int32_t *first_bad_layer;      /* [rows]: the first layer whose output is not finite, or -1 */
     struct offload offload;

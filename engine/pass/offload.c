@@ -206,6 +206,15 @@ static void send_rows(struct workspace *w, const struct row *rows, size_t S)
     device_write(d, w->cos_sin, S * w->rope.dim * sizeof *w->cos_sin);
 }
 
+const char *offload_failed(const struct workspace *w)
+{
+    const char *failure = w->offload.device ? device_failure(w->offload.device) : NULL;
+    if (!failure && w->offload.refused == REFUSED_PASS)
+        return "a GPU's tensor cores should compute this pass, but the CPU computes passes with taps, with forced or recorded routes, and with prefill expanded or onednn";
+    return !failure && w->offload.refused == REFUSED_CACHE
+               ? "a GPU's tensor cores should compute, and the GPU has no memory for the KV cache; offload fewer layers, or take a shorter context" : failure;
+}
+
 void offload_begin(struct workspace *w, const struct mtp_module *module, const struct row *rows, size_t S)
 {
     struct device *d = w->offload.device;
@@ -219,6 +228,8 @@ void offload_begin(struct workspace *w, const struct mtp_module *module, const s
     w->offload.attention = w->offload.parts && first < last;
     for (size_t s = 0; s < S && w->offload.attention; s++)
         w->offload.attention = has_room(rows[s].cache->pool, d, first, first_index(w, module, first));
+    if (w->cx.tensor_cores || w->cx.cublas) /* the CPU would compute other bits */
+        w->offload.refused = !w->offload.parts ? REFUSED_PASS : first < last && !w->offload.attention ? REFUSED_CACHE : NOT_REFUSED;
     for (size_t s = 0; s < S; s++)
         if (w->offload.attention)
             send_pool(rows[s].cache->pool);

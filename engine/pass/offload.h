@@ -50,8 +50,8 @@ void offload_concat(struct workspace *w, int on_device, size_t S);
 /* Whether the operators that follow compute on the device. */
 static inline int offload_is_on(const struct workspace *w) { return w->cx.device != NULL; }
 
-/* Returns a sentence if the device has failed, else NULL. */
-static inline const char *offload_failed(const struct workspace *w) { return w->offload.device ? device_failure(w->offload.device) : NULL; }
+/* Returns a sentence if the device has failed, or if it should have computed the last pass by its tensor cores and could not; else NULL. */
+const char *offload_failed(const struct workspace *w);
 
 /* Brings all rows of a pool back to the CPU, because something else than a pass will read or write them. The next pass takes them to the device again. */
 void offload_fetch_pool(struct kvpool *p);

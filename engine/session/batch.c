@@ -26,6 +26,8 @@ static int check_options(vb_batch *b, vb_error *err)
                        "which rows of a prompt are computed together", o->prefill);
     if (o->tap)
         return vb_fail(err, VB_BAD_ARGUMENT, "a batch has no taps");
+    if (prefill_check_tensor_cores(b->model, o, err))
+        return VB_BAD_ARGUMENT;
     if (most < 1 || most > MOST_SEQUENCES)
         return vb_fail(err, VB_BAD_ARGUMENT, "%d sequences at once, wanted 1 to %d", most, MOST_SEQUENCES);
     if (b->options.keep_finished < 0 || b->options.keep_finished > MOST_KEPT)
@@ -148,6 +150,8 @@ static int check_request(const vb_batch *b, const vb_request *q, vb_error *err)
     size_t most = q->options.max_tokens < b->context ? q->count + q->options.max_tokens : SIZE_MAX;
     if (!q->count)
         return vb_fail(err, VB_BAD_ARGUMENT, "the prompt is empty");
+    if (b->model->config.tensor_cores && q->routes && q->routes->tokens)
+        return vb_fail(err, VB_BAD_ARGUMENT, "precision tensor computes on a GPU, but the CPU computes passes with forced routes");
     if (q->count > b->context)
         return vb_fail(err, VB_BAD_ARGUMENT, "a prompt of %zu tokens does not fit into a context of %zu", q->count, b->context);
     if (min_size(most, b->context) > room)

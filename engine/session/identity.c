@@ -47,6 +47,9 @@ char *session_identity(const struct model *m, size_t context)
         add(&l, "%s%s%s", i ? "" : "indexers=", config_layer_is_shared(c, i) ? "S" : "F", i + 1 < c->num_hidden_layers ? "" : "\n");
     add(&l, "MTP modules=%d\n", m->num_mtp);
     add(&l, "precision=%s\n", precision_name(c));
+    if (c->tensor_cores)
+        add(&l, "tensor cores=%s, layers from %d, attention from %d%s%s\n", m->device->name, m->offload.first_layer, m->offload.first_attention,
+            m->offload.ends ? ", output head" : "", m->offload.without_experts ? ", no experts" : "");
     if (c->cache_type != CACHE_TYPE_F32) /* a description without this line is one of cache type f32 */
         add(&l, "cache type=%s\n", cache_type_name(c->cache_type));
     conventions_list_target(&c->conventions, conventions, sizeof conventions);

@@ -89,12 +89,22 @@ static int check_type(const struct vb_session *s, vb_error *err)
 }
 
 /* Passes that the CPU computes in any case (engine/pass/offload.h) would have other bits. `what` names the option that wants a GPU. */
-static int check_offloaded(const struct vb_session *s, const char *what, vb_error *err)
+static int check_routes(const vb_session_options *o, const char *what, vb_error *err)
 {
-    const vb_session_options *o = &s->options;
-    if (o->tap || o->routes.tokens || o->record_routes || o->record_kept)
-        return vb_fail(err, VB_BAD_ARGUMENT, "%s computes on a GPU, but the CPU computes sessions with taps, or with forced or recorded routes", what);
+    if (o->routes.tokens || o->record_routes || o->record_kept)
+        return vb_fail(err, VB_BAD_ARGUMENT, "%s computes on a GPU, but the CPU computes sessions with forced or recorded routes", what);
     return VB_OK;
+}
+
+int prefill_check_tensor_cores(const struct model *m, const vb_session_options *o, vb_error *err)
+{
+    if (!m->config.tensor_cores)
+        return VB_OK;
+    if (prefill_expands(o) || (o->prefill && !strcmp(o->prefill, "onednn")))
+        return vb_fail(err, VB_BAD_ARGUMENT, "precision tensor computes on a GPU, but the CPU computes prefill %s", o->prefill);
+    if (o->cpu_layers)
+        return vb_fail(err, VB_BAD_ARGUMENT, "cpu_layers is %d; with precision tensor it is 0, because the bits depend on which layers the GPU computes", (int)o->cpu_layers);
+    return check_routes(o, "precision tensor", err);
 }
 
 static int open_cublas(struct vb_session *s, vb_error *err)
@@ -102,7 +112,9 @@ static int open_cublas(struct vb_session *s, vb_error *err)
     char why[256];
     if (!s->model->device)
         return vb_fail(err, VB_BAD_ARGUMENT, "prefill cublas computes on a GPU, and the model has none; --device cuda gives it one");
-    if (check_offloaded(s, "prefill cublas", err))
+    if (s->options.tap)
+        return vb_fail(err, VB_BAD_ARGUMENT, "prefill cublas computes on a GPU, but the CPU computes sessions with taps");
+    if (check_routes(&s->options, "prefill cublas", err))
         return VB_BAD_ARGUMENT;
     if (!s->work->offload.device)
         return vb_fail(err, VB_NO_MEMORY, "prefill cublas computes on a GPU, and it has no memory for the passes of this session");
@@ -115,11 +127,8 @@ static int open_cublas(struct vb_session *s, vb_error *err)
 int prefill_open(struct vb_session *s, vb_error *err)
 {
     const char *name = s->options.prefill ? s->options.prefill : "contract", *why;
-    int tensor_cores = s->model->config.tensor_cores;
-    if (tensor_cores && check_offloaded(s, "precision tensor", err))
+    if (prefill_check_tensor_cores(s->model, &s->options, err))
         return VB_BAD_ARGUMENT;
-    if (tensor_cores && (prefill_expands(&s->options) || !strcmp(name, "onednn")))
-        return vb_fail(err, VB_BAD_ARGUMENT, "precision tensor computes on a GPU, but the CPU computes prefill %s", name);
     if (!strcmp(name, "contract") || prefill_expands(&s->options))
         return VB_OK;
     if (strcmp(name, "onednn") && strcmp(name, "cublas"))
@@ -191,6 +200,6 @@ int pass_failed(struct workspace *w, vb_error *err)
     }
     if (why)
         return vb_fail(err, VB_UNSUPPORTED, "prefill onednn: %s", why);
-    why = offload_failed(w);
+    why = offload_failed(w) ? offload_failed(w) : w->draft_failure;
     return why ? vb_fail(err, VB_DEVICE, "%s", why) : VB_OK;
 }

@@ -53,7 +53,9 @@ int prefill_has_chunks(const struct vb_session *s);
  * other session has `prompt` tokens. Returns how many of the first `rows` rows are computed in the same way for both. */
 size_t prefill_alike(const struct vb_session *s, size_t prompt, size_t rows);
 
-/* Checks whether the options go together with precision tensor. Checks the option `prefill`, the chunk size, and the types of all weights that oneDNN would read. With prefill
+/* Checks whether the options go together with precision tensor, if the model has it. */
+int prefill_check_tensor_cores(const struct model *m, const vb_session_options *o, vb_error *err);
+/* Checks this, and the option `prefill`, the chunk size, and the types of all weights that oneDNN would read. With prefill
  * onednn, the function opens a oneDNN object for each thread of s->work. With prefill cublas, it opens the GPU's library. */
 int prefill_open(struct vb_session *s, vb_error *err);
 void prefill_close(struct vb_session *s);

@@ -59,7 +59,7 @@ struct device {
     const struct device_type *type;
     char name[128];       /* for messages: "NVIDIA H200" */
     size_t memory, taken; /* bytes of memory that may be used, and that are in use */
-    int tensor_cores;     /* nonzero: it has tensor cores for BF16 (compute capability 8.0) */
+    int tensor_cores;     /* nonzero: it has tensor cores for BF16 and bytes (compute capability 8.0), and the kernels use them */
     double peak_bandwidth; /* bytes per second that its memory delivers at most, as its driver says; 0: not known */
     int refused;          /* nonzero: a range could not get a twin, because the device has no memory for it */
     size_t given;         /* `taken` when this happened first */

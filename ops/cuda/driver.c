@@ -25,6 +25,7 @@ typedef unsigned long long address; /* CUdeviceptr */
     X(module_load, "cuModuleLoadData", (void **module, const void *image))                               \
     X(module_unload, "cuModuleUnload", (void *module))                                                   \
     X(module_function, "cuModuleGetFunction", (void **function, void *module, const char *name))         \
+    X(function_attribute, "cuFuncGetAttribute", (int *value, int attribute, void *function))             \
     X(memory_allocate, "cuMemAlloc_v2", (address *at, size_t bytes))                                     \
     X(memory_free, "cuMemFree_v2", (address at))                                                         \
     X(host_allocate, "cuMemHostAlloc", (void **at, size_t bytes, unsigned flags))                        \
@@ -290,11 +291,12 @@ static int find_gpu(struct gpu *g, int number, char *message, size_t size)
     return code ? -1 : 0;
 }
 
+/* Asks the code that was loaded: what was compiled for older GPUs runs on new ones, too, but does not use their tensor cores. */
 static int has_tensor_cores(const struct gpu *g)
 {
-    const int compute_capability_major = 75;
-    int major = 0;
-    return !g->device_attribute(&major, compute_capability_major, g->number) && major >= 8;
+    const int ptx_version = 5; /* CU_FUNC_ATTRIBUTE_PTX_VERSION: 80 for compute_80 */
+    int version = 0;
+    return !g->function_attribute(&version, ptx_version, g->kernel[KERNEL_tensor8]) && version >= 80;
 }
 
 /* Of double data rate: two transfers in each cycle. Drivers of some GPUs say 0. */

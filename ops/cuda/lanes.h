@@ -41,14 +41,18 @@ DEVICE float half_to_float(uint16_t bits)
 }
 DEVICE void multiply_16_8_16(float c[4], const uint32_t a[4], const uint32_t b[2])
 {
-#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 800 /* others do not get this far: device.tensor_cores */
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ < 800
+    __trap(); /* others do not get this far: device.tensor_cores */
+#elif defined __CUDA_ARCH__
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #endif
 }
 DEVICE void multiply_bytes_16_8_32(int32_t c[4], const uint32_t a[4], const uint32_t b[2])
 {
-#if defined __CUDA_ARCH__ && __CUDA_ARCH__ >= 800
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ < 800
+    __trap();
+#elif defined __CUDA_ARCH__
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #endif

@@ -317,6 +317,7 @@ struct step {
     enum device_kernel kernel;
     unsigned grid[3];
     char args[4096];
+    size_t size; /* of args */
     void *to;
     const void *from;
     size_t bytes;
@@ -345,7 +346,7 @@ static int allocate(struct device *, void **address, size_t bytes)
     memset(*address, 0xa5, padded);
     if (watch_allocated) {
         pthread_mutex_lock(&one_launch);
-        watch_allocated(*address, padded);
+        watch_allocated(*address, bytes);
         pthread_mutex_unlock(&one_launch);
     }
     return 0;
@@ -387,7 +388,7 @@ static int launch(struct device *d, enum device_kernel kernel, const unsigned gr
         struct step *s = next_step(e);
         s->kernel = kernel;
         memcpy(s->grid, grid, sizeof s->grid);
-        memcpy(s->args, args, size);
+        memcpy(s->args, args, size), s->size = size;
         return 0;
     }
     static unsigned order[1 << 16];
@@ -403,7 +404,7 @@ static int launch(struct device *d, enum device_kernel kernel, const unsigned gr
     block.args = copied;
     make_fibers(block.threads);
     if (watch_launch)
-        watch_launch(copied, sizeof copied, block.stacks, (size_t)MOST_THREADS * STACK);
+        watch_launch(copied, size, block.stacks, (size_t)MOST_THREADS * STACK);
     gridDim = (struct lanes_index){grid[0], grid[1], grid[2]};
     assert(grid[0] <= sizeof order / sizeof *order);
     put_in_order(order, grid[0], e->order);
@@ -451,7 +452,7 @@ static int replay(struct device *d, void *recording)
         if (s->bytes)
             copy_bytes(d, s->to, s->from, s->bytes);
         else
-            launch(d, s->kernel, s->grid, s->args, sizeof s->args);
+            launch(d, s->kernel, s->grid, s->args, s->size);
     }
     ((struct emulated *)d)->replays++;
     return 0;

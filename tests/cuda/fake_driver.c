@@ -61,7 +61,7 @@ PUBLIC int cuDeviceGetName(char *name, int length, int device)
 }
 PUBLIC int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
-    *value = attribute == 75 ? (is("turing") ? 7 : 8) : is("silent") ? 0 : attribute == 36 ? 1000000 : attribute == 37 ? 4096 : 0; /* kHz, bits: 1024 GB/s */
+    *value = is("silent") ? 0 : attribute == 36 ? 1000000 : attribute == 37 ? 4096 : 0; /* kHz, bits: 1024 GB/s */
     return device;
 }
 PUBLIC int cuDevicePrimaryCtxRetain(void **context, int device) { return *context = gpu, device; }
@@ -69,6 +69,11 @@ PUBLIC int cuDevicePrimaryCtxRelease_v2(int device) { return device; }
 PUBLIC int cuCtxSetCurrent(void *context) { return context == gpu ? 0 : 201; }
 PUBLIC int cuMemGetInfo_v2(size_t *unused, size_t *total) { return *unused = *total = memory, 0; }
 PUBLIC int cuModuleLoadData(void **module, const void *image) { return *module = (void *)(uintptr_t)image, is("old") ? 222 : 0; }
+PUBLIC int cuFuncGetAttribute(int *value, int attribute, void *function)
+{
+    *value = attribute != 5 || !function ? 0 : is("turing") ? 75 : 90; /* the version of its PTX */
+    return 0;
+}
 PUBLIC int cuModuleUnload(void *module) { return module ? 0 : 1; }
 PUBLIC int cuModuleGetFunction(void **function, void *module, const char *name)
 {

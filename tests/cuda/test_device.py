@@ -140,6 +140,22 @@ def a_batch_has_the_bits_of_the_cpu():
         assert len(answers[0]) == len(lines) and answers[0] == answers[1], answers
 
 
+def a_draft_model_on_a_gpu_changes_no_bit():
+    wanted = json.loads(output("generate", "golden/tiny/v3", *PROMPT, "-n", "10", "--json"))
+    drafted = ["--draft", "draft-model", "--draft-model", "golden/tiny/v3", "--device", "cuda"]
+    for split in [[], ["--draft-gpu-layers", "1"], ["--draft-gpu-layers", "0", "--gpu-layers", "1"]]:
+        ran = run("generate", "golden/tiny/v3", *PROMPT, "-n", "10", "--json", "--stats", *drafted, *split)
+        got = json.loads(ran.stdout)
+        assert got["fingerprint"] == wanted["fingerprint"] and got["stats"]["accepted"] == got["stats"]["drafted"] > 0, f"{split}: {ran.stdout}"
+        layers = {"0": "of the draft model, 0 of 3 layers", "1": "of the draft model, 1 of 3 layers"}.get(split[1] if split else "", "of the draft model, 3 of 3 layers")
+        assert layers in ran.stderr, ran.stderr
+    for launch in (20, 60, 200):
+        ran = run("generate", "golden/tiny/v3", *PROMPT, "-n", "10", *drafted, "--gpu-layers", "0", gpu=f"launch:{launch}")
+        assert ran.returncode == 1 and "failed: unspecified launch failure" in ran.stderr, f"launch {launch}: {ran.returncode} {ran.stderr}"
+    refused("--draft-gpu-layers is x, wanted a number, all or auto", *drafted, "--draft-gpu-layers", "x")
+    refused("--draft-gpu-layers is for --device cuda", *drafted[:4], "--draft-gpu-layers", "1")
+
+
 def verify_compares_splits():
     said = json.loads(output("verify", "golden/tiny/v3", "--tokens", "5,6,7", "-n", "3", "--json", "--device", "cuda", "--draft", "mtp-eagle", "--draft-tokens", "2",
                              "--threads", "1", "--isa", "scalar", "--prefill-chunk", "64"))
@@ -184,7 +200,7 @@ def bench_counts_what_the_gpu_reads():
 
 TESTS = [what_cannot_be_used_is_said_in_one_sentence, auto_goes_on_without_a_gpu, memory_that_others_have_taken_makes_the_plan_smaller,
          a_session_that_does_not_fit_is_computed_by_the_cpu_with_auto, a_gpu_that_fails_ends_the_run, generate_has_the_bits_of_the_cpu,
-         a_session_moves_between_cpu_and_gpu, a_batch_has_the_bits_of_the_cpu, verify_compares_splits, dump_on_a_gpu_is_that_of_the_cpu, bench_counts_what_the_gpu_reads]
+         a_session_moves_between_cpu_and_gpu, a_batch_has_the_bits_of_the_cpu, a_draft_model_on_a_gpu_changes_no_bit, verify_compares_splits, dump_on_a_gpu_is_that_of_the_cpu, bench_counts_what_the_gpu_reads]
 
 if __name__ == "__main__":
     sys.exit(run_tests(TESTS))

@@ -49,12 +49,37 @@ def what_cannot_be_used_is_said_in_one_sentence():
     refused("an emulated GPU has none", *generate, *TENSOR, code=1, gpu="turing")
     refused("has no memory for passes", *generate, "--precision", "tensor", "--device", "auto", "--gpu-layers", "1", "-c", "40", code=1, gpu="memory:300000")
     refused("has no memory for 1 layers", *generate, "--precision", "tensor", "--device", "auto", "--gpu-layers", "1", code=1, gpu="memory:120000")
-    refused("the CPU computes sessions with taps", "dump", V3, "--tokens", "5,6", "-n", "1", "-o", "/tmp/x", *TENSOR)
+    refused("dump sees values that the CPU computes", "dump", V3, "--tokens", "5,6", "-n", "1", "-o", "/tmp/x", *TENSOR)
     refused("but the CPU computes prefill expanded", *generate, *TENSOR, "--prefill", "expanded")
+    for command in (["conventions", V3, *PROMPT, "--device", "cuda"], ["inspect", V3]):
+        refused("computes on the CPU, and --precision tensor is for a GPU", *command, "--precision", "tensor")
     with tempfile.TemporaryDirectory() as folder:
         refused("with forced or recorded routes", *generate, *TENSOR, "--routes-out", f"{folder}/r.json")
         output(*generate, *TENSOR, "--save-session", f"{folder}/s")
         refused("precision is tensor there and bf16 here", "generate", V3, "--session", f"{folder}/s", "-n", "2", "--precision", "bf16", "--device", "cuda")
+        refused("tensor cores is an emulated GPU, layers from 0, attention from 0, output head there and an emulated GPU, layers from 2", "generate", V3, "--session",
+                f"{folder}/s", "-n", "2", *TENSOR, "--gpu-layers", "1")
+
+
+def what_the_cpu_would_compute_is_an_error():
+    """A cache that does not fit, and forced routes in a batch: otherwise the bits would depend on the memory, and on neighbours."""
+    few = ["verify", "golden/tiny/moonlight", *PROMPT, "-n", "12", *TENSOR, "--gpu-layers", "all", "-c", "240"]
+    refused("the GPU has no memory for the KV cache; offload fewer layers, or take a shorter context", *few, code=1, gpu="memory:3500000")
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "texts")
+        path.write_text(json.dumps({"prompt": [5, 6], "response": [7, 8]}) + "\n")
+        score = ["score", V3, "--file", str(path), "-o", f"{folder}/out", *TENSOR]
+        refused("with forced or recorded routes", *score, "--routes")
+        refused("but the CPU computes prefill expanded", *score, "--prefill", "expanded")
+
+
+def bench_and_verify_compute_what_generate_does():
+    for only in ("pass", "prefill,generate"):
+        said = json.loads(output("bench", "golden/tiny/moonlight", "--only", only, "--rounds", "1", "-n", "2", "-c", "18", "--threads", "1", *TENSOR, "--json"))
+        assert all(row["seconds"] > 0 for row in said["rows"] if "seconds" in row) and said["rows"], said
+    some = ["golden/tiny/moonlight", *PROMPT, "-n", "4", *TENSOR, "--gpu-layers", "2"]
+    said = json.loads(output("verify", *some, "--json", "--draft", "ngram", "--threads", "1", "--isa", "scalar"))
+    assert said["equal"] and {row["fingerprint"] for row in said["rows"]} == {generated(*some)["fingerprint"]}, said
 
 
 def drafts_batches_chunks_and_threads_change_no_bit():
@@ -113,7 +138,7 @@ def logits_are_as_near_as_those_of_precision_bf16():
         assert 0 < abs(losses[0] - losses[1]) < 0.01 * losses[0], losses
 
 
-TESTS = [what_cannot_be_used_is_said_in_one_sentence, drafts_batches_chunks_and_threads_change_no_bit, it_goes_together_with_prefill_cublas_and_with_a_draft_model,
+TESTS = [what_cannot_be_used_is_said_in_one_sentence, what_the_cpu_would_compute_is_an_error, bench_and_verify_compute_what_generate_does, drafts_batches_chunks_and_threads_change_no_bit, it_goes_together_with_prefill_cublas_and_with_a_draft_model,
          layers_on_the_cpu_compute_in_precision_bf16, logits_are_as_near_as_those_of_precision_bf16]
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ static void fail_for(enum kind kind, size_t bytes, const char *did, struct acces
 /* ---- memory ---- */
 
 struct range {
-    const char *begin, *end;
+    const char *begin, *end, *readable_end;
     struct cell *cells; /* one for each byte */
 };
 
@@ -117,13 +117,14 @@ void watch_allocated(const void *at, size_t bytes)
     }
     size_t i = range_after((const char *)at);
     memmove(ranges + i + 1, ranges + i, (count++ - i) * sizeof *ranges);
-    ranges[i] = {(const char *)at, (const char *)at + bytes, cells_for(bytes)};
+    size_t padded = (bytes + 15) & ~(size_t)15;
+    ranges[i] = {(const char *)at, (const char *)at + bytes, (const char *)at + padded, cells_for(padded)};
 }
 
 void watch_released(const void *at)
 {
     struct range *r = &ranges[range_after((const char *)at) - 1];
-    munmap(r->cells, (size_t)(r->end - r->begin) * sizeof(struct cell));
+    munmap(r->cells, (size_t)(r->readable_end - r->begin) * sizeof(struct cell));
     memmove(r, r + 1, (size_t)(&ranges[count--] - (r + 1)) * sizeof *r);
 }
 
@@ -137,12 +138,12 @@ static int is_own(const char *at)
            at == (const char *)&gridDim.z;
 }
 
-static const struct range *range_of(const char *at, size_t bytes)
+static const struct range *range_of(enum kind kind, const char *at, size_t bytes)
 {
     if (at >= shared.begin && at + bytes <= shared.end)
         return &shared;
     size_t i = range_after(at);
-    return i && at + bytes <= ranges[i - 1].end ? &ranges[i - 1] : NULL;
+    return i && at + bytes <= (kind == WRITE ? ranges[i - 1].end : ranges[i - 1].readable_end) ? &ranges[i - 1] : NULL;
 }
 
 static void check(enum kind kind, const void *address, size_t bytes)
@@ -150,7 +151,7 @@ static void check(enum kind kind, const void *address, size_t bytes)
     const char *at = (const char *)address;
     if (is_own(at))
         return;
-    const struct range *range = range_of(at, bytes);
+    const struct range *range = range_of(kind, at, bytes);
     if (!range) {
         fail(kind, bytes, "they are no memory of the device");
         return;
@@ -181,7 +182,7 @@ static void check(enum kind kind, const void *address, size_t bytes)
 void watch_launch(const void *args, size_t bytes, const void *all_stacks, size_t stack_bytes)
 {
     if (!shared.cells)
-        shared = {__start_lanes_shared, __stop_lanes_shared, cells_for((size_t)(__stop_lanes_shared - __start_lanes_shared))};
+        shared = {__start_lanes_shared, __stop_lanes_shared, __stop_lanes_shared, cells_for((size_t)(__stop_lanes_shared - __start_lanes_shared))};
     arguments = (const char *)args, arguments_end = arguments + bytes;
     stacks = (const char *)all_stacks, stacks_end = stacks + stack_bytes;
     first_block = now.block + 1;

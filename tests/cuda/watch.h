@@ -18,7 +18,7 @@
 
 /* The emulator tells what happens. Programs whose kernels are not watched do not have these functions. */
 #define WATCH extern "C" __attribute__((weak))
-WATCH void watch_allocated(const void *at, size_t bytes);
+WATCH void watch_allocated(const void *at, size_t bytes); /* kernels may read up to the next multiple of 16 bytes */
 WATCH void watch_released(const void *at);
 /* A launch begins. Its threads may read the arguments, and use the stacks. */
 WATCH void watch_launch(const void *arguments, size_t bytes, const void *stacks, size_t stack_bytes);

@@ -179,7 +179,10 @@ int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t
     o.tap = count_experts;
     o.tap_context = &k;
     int code = EXIT_DONE, is_one = rows == 1 && !expanded; /* then each layer reads as many experts as a token chooses */
-    if (!is_one && (vb_session_open(&s, m, &o, &err) || vb_append(s, tokens, first + rows, &err) || vb_evaluate(s, 0, no_row, NULL, &err)))
+    int failed = !is_one && vb_session_open(&s, m, &o, &err);
+    if (s)
+        s->work->cx.tensor_cores = 0; /* the CPU counts */
+    if (failed || (!is_one && (vb_append(s, tokens, first + rows, &err) || vb_evaluate(s, 0, no_row, NULL, &err))))
         code = cli_error(b->c, &err);
     double keys = s && expanded ? expanded_rows(rows, s->chunk) : 0;
     vb_session_close(s);

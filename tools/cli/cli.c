@@ -121,39 +121,67 @@ int cli_without_prefill(const struct cli *c, const char *kind)
     return cli_has_prefill(c, kind) ? cli_fail(c, EXIT_USAGE, "verbatim %s does not have --prefill %s", c->command->name, kind) : EXIT_DONE;
 }
 
-/* Reads the options about a GPU. */
-static int offload(struct cli *c, vb_offload *o)
+int cli_has_tensor_cores(const struct cli *c) { return c->precision && !strcmp(c->precision, "tensor"); }
+
+int cli_without_tensor_cores(const struct cli *c)
 {
-    const char *layers = c->gpu_layers ? c->gpu_layers : "auto";
-    int is_all = !strcmp(layers, "all");
+    return cli_has_tensor_cores(c) ? cli_fail(c, EXIT_USAGE, "verbatim %s computes on the CPU, and --precision tensor is for a GPU", c->command->name) : EXIT_DONE;
+}
+
+void cli_tensor_split(const struct cli *c, char *text, size_t size)
+{
+    vb_device_facts f;
+    *text = 0;
+    if (!cli_has_tensor_cores(c))
+        return;
+    vb_device_look(c->model, &f);
+    snprintf(text, size, "%s %d %d %d %d", f.name, (int)f.layers, (int)f.attentions, (int)f.heads, c->gpu_experts && !strcmp(c->gpu_experts, "off"));
+}
+
+/* Reads the value of --gpu-layers or --draft-gpu-layers. */
+static int read_layers(struct cli *c, const char *option, const char *given, int32_t *layers)
+{
+    const char *text = given ? given : "auto";
+    int is_all = !strcmp(text, "all");
     char *end;
-    long long n = strtoll(layers, &end, 10);
-    *o = (vb_offload){.device = c->device, .without_experts = c->gpu_experts && !strcmp(c->gpu_experts, "off")};
-    if (!c->device && (c->gpu_layers || c->gpu_experts))
-        return cli_fail(c, EXIT_USAGE, "--gpu-%s is for --device cuda", c->gpu_layers ? "layers" : "experts");
+    long long n = strtoll(text, &end, 10);
+    if (!is_all && strcmp(text, "auto") && (!*text || *end || n < 0 || n > INT32_MAX))
+        return cli_fail(c, EXIT_USAGE, "%s is %s, wanted a number, all or auto", option, text);
+    *layers = is_all ? INT32_MAX : !strcmp(text, "auto") ? VB_OFFLOAD_AUTO : (int32_t)n;
+    return EXIT_DONE;
+}
+
+/* Reads the options about a GPU: for the model, and for a draft model. */
+static int offload(struct cli *c, vb_offload *o, vb_offload *of_draft)
+{
+    *o = *of_draft = (vb_offload){.device = c->device, .without_experts = c->gpu_experts && !strcmp(c->gpu_experts, "off")};
+    if (!c->device && (c->gpu_layers || c->gpu_experts || c->drafting.gpu_layers))
+        return cli_fail(c, EXIT_USAGE, "--%s is for --device cuda", c->gpu_layers ? "gpu-layers" : c->gpu_experts ? "gpu-experts" : "draft-gpu-layers");
     if (c->gpu_experts && !o->without_experts && strcmp(c->gpu_experts, "on"))
         return cli_fail(c, EXIT_USAGE, "--gpu-experts is %s, wanted on or off", c->gpu_experts);
-    if (!is_all && strcmp(layers, "auto") && (!*layers || *end || n < 0 || n > INT32_MAX))
-        return cli_fail(c, EXIT_USAGE, "--gpu-layers is %s, wanted a number, all or auto", layers);
-    o->layers = is_all ? INT32_MAX : !strcmp(layers, "auto") ? VB_OFFLOAD_AUTO : (int32_t)n;
-    return EXIT_DONE;
+    int code = read_layers(c, "--gpu-layers", c->gpu_layers, &o->layers);
+    return code ? code : read_layers(c, "--draft-gpu-layers", c->drafting.gpu_layers, &of_draft->layers);
 }
 
 static void tell_device(const struct cli *c)
 {
-    vb_device_facts f;
-    vb_device_look(c->model, &f);
-    if (*f.why_not)
-        fprintf(stderr, "verbatim: --device auto: the CPU computes everything: %s\n", f.why_not);
-    if (c->stats && *f.name)
-        fprintf(stderr, "%s: %d of %d layers, attention of %d, %s%.1f MB of weights\n", f.name, (int)f.layers, (int)f.all_layers, (int)f.attentions, f.heads ? "MTP modules and the output head, " : "", 1e-6 * (double)f.weight_bytes);
+    const vb_model *models[] = {c->model, c->drafting.model};
+    for (int i = 0; i < 2 && models[i]; i++) {
+        vb_device_facts f;
+        vb_device_look(models[i], &f);
+        if (*f.why_not)
+            fprintf(stderr, "verbatim: --device auto: the CPU computes everything%s: %s\n", i ? " of the draft model" : "", f.why_not);
+        if (c->stats && *f.name)
+            fprintf(stderr, "%s: %s%d of %d layers, attention of %d, %s%.1f MB of weights\n", f.name, i ? "of the draft model, " : "", (int)f.layers,
+                    (int)f.all_layers, (int)f.attentions, f.heads ? "MTP modules and the output head, " : "", 1e-6 * (double)f.weight_bytes);
+    }
 }
 
 int cli_open(struct cli *c)
 {
     vb_error err = {0};
-    vb_offload gpu;
-    if (offload(c, &gpu))
+    vb_offload gpu, gpu_of_draft;
+    if (offload(c, &gpu, &gpu_of_draft))
         return EXIT_USAGE;
     vb_model_options options = {.precision = c->precision, .cache_type = c->cache_type, .conventions = c->conventions, .numa = c->numa, .repack = c->repack,
                                 .repack_cache = c->repack_cache, .threads = c->session.threads, .progress = show_copies, .progress_context = "copying weights", .ranks = c->group, .offload = &gpu};
@@ -163,7 +191,16 @@ int cli_open(struct cli *c)
         return cli_fail(c, EXIT_USAGE, "--convention has %d characters, at most %zu", size, sizeof c->conventions - 1);
     if (c->ranks_weights && !c->group)
         return cli_fail(c, EXIT_USAGE, "--ranks-weights is for verbatim-mpi, which computes one model in several processes");
+    if (!(c->command->takes & TAKES_COMPUTE) && cli_without_tensor_cores(c))
+        return EXIT_USAGE;
     double start = cli_seconds();
+    /* A draft model is small: rank 0 computes it alone. It gets memory of a GPU before the model does, which takes what is left */
+    vb_model_options of_draft = options;
+    of_draft.ranks = NULL;
+    of_draft.offload = c->device ? &gpu_of_draft : NULL;
+    int code = c->device ? cli_draft_model_open(c, &of_draft) : EXIT_DONE;
+    if (code)
+        return code;
     if (vb_model_open(&c->model, c->model_dir, &options, &err))
         return cli_error(c, &err);
     tell_placement(c);
@@ -177,9 +214,7 @@ int cli_open(struct cli *c)
         fprintf(stderr, "verbatim: --mlock, warning: %s; going on without\n", err.message);
     if (vb_tokenizer_open(&c->tokenizer, c->model_dir, NULL, &c->tokenizer_error))
         c->tokenizer = NULL;
-    options.ranks = NULL; /* a draft model is small: rank 0 computes it alone, and without a GPU */
-    options.offload = NULL;
-    int code = cli_drafting_open(c, &options);
+    code = cli_drafting_open(c, &of_draft);
     c->open_seconds = cli_seconds() - start;
     if (code == EXIT_DONE)
         cli_tell_foreign_draft(c);
@@ -190,7 +225,7 @@ static void tell_no_memory(const struct cli *c)
 {
     vb_device_facts f;
     vb_device_look(c->model, &f);
-    if (f.no_memory)
+    if (f.no_memory && !cli_has_tensor_cores(c)) /* with them it was an error */
         fprintf(stderr, "verbatim: %s had no memory for the cache or the passes of a session: what does not fit is left to the CPU\n", f.name);
 }
 

@@ -93,7 +93,7 @@ struct foreign_draft {
 
 /* The drafting options whose form in the session options differs from the form on the command line; see tools/cli/drafting.c. */
 struct cli_drafting {
-    const char *model_dir, *precision, *given_settings, *given_vocab;
+    const char *model_dir, *precision, *gpu_layers, *given_settings, *given_vocab;
     int32_t ngram_min, ngram_max; /* 0: not given */
     char settings[512];           /* all settings of the draft method, in the form that vb_drafting.settings wants */
     vb_draft_vocab *vocab;        /* the list of --draft-vocab; session.drafting.vocab points to it too */
@@ -272,7 +272,9 @@ const char *cli_foreign_option(const char *name, size_t length);
 
 /* Checks the drafting options. Reports errors. */
 int cli_drafting(struct cli *c);
-/* Opens --draft-model and checks what the draft method needs; cli_open calls it. Reports errors. */
+/* Opens --draft-model. Reports errors. */
+int cli_draft_model_open(struct cli *c, const vb_model_options *options);
+/* Opens it, unless it is open, and checks what the draft method needs; cli_open calls it when the model is open. Reports errors. */
 int cli_drafting_open(struct cli *c, const vb_model_options *options);
 void cli_drafting_close(struct cli *c);
 
@@ -280,6 +282,11 @@ void cli_drafting_close(struct cli *c);
 int cli_open(struct cli *c);
 /* Returns whether --prefill is this kind. */
 int cli_has_prefill(const struct cli *c, const char *kind);
+/* Returns whether --precision is tensor. cli_tensor_split then writes what the bits depend on: the GPU, and what it computes of the model; else "". */
+int cli_has_tensor_cores(const struct cli *c);
+void cli_tensor_split(const struct cli *c, char *text, size_t size);
+/* Reports an error if --precision is tensor: the command computes on the CPU. */
+int cli_without_tensor_cores(const struct cli *c);
 /* Reports an error if --prefill is this kind: onednn computes no rows in vb_evaluate. */
 int cli_without_prefill(const struct cli *c, const char *kind);
 vb_model_facts cli_facts(const struct cli *c); /* of c->model */

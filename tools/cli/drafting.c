@@ -99,32 +99,41 @@ static int open_vocab(struct cli *c)
     return code;
 }
 
-int cli_drafting_open(struct cli *c, const vb_model_options *options)
+int cli_draft_model_open(struct cli *c, const vb_model_options *options)
 {
     vb_draft_method method;
     vb_model_options of_draft = *options;
+    vb_error err = {0};
+    int version = 0;
+    if (!c->drafting.model_dir)
+        return EXIT_DONE;
+    of_draft.numa = NULL; /* the draft model runs on the threads of the target, which has its own placement */
+    of_draft.precision = c->drafting.precision ? c->drafting.precision : options->precision;
+    vb_draft_method_find(&method, c->draft_given ? c->session.drafting.method : NULL, NULL);
+    if (!method.name && vb_draft_head(&version, c->drafting.model_dir, &err))
+        return cli_error(c, &err);
+    int is_head = method.name ? method.needs_head : version != 0;
+    c->session.drafting.head = is_head ? c->drafting.model_dir : NULL;
+    if (!is_head && vb_model_open(&c->drafting.model, c->drafting.model_dir, &of_draft, &err))
+        return cli_error(c, &err);
+    c->session.drafting.model = c->drafting.model;
+    return EXIT_DONE;
+}
+
+int cli_drafting_open(struct cli *c, const vb_model_options *options)
+{
+    vb_draft_method method;
     vb_error err = {0};
     int code = EXIT_DONE;
     if (c->draft_by_system && !vb_mtp_modules(c->model)) { /* that system cannot draft with such a model either */
         c->session.drafting.method = NULL;
         c->draft_given = 0;
     }
-    of_draft.numa = NULL; /* the draft model runs on the threads of the target, whose placement is already chosen */
-    of_draft.precision = c->drafting.precision ? c->drafting.precision : options->precision;
-    if (!c->drafting.precision && of_draft.precision && !strcmp(of_draft.precision, "tensor"))
-        of_draft.precision = "bf16"; /* the CPU computes draft models */
     vb_draft_method_find(&method, c->draft_given ? c->session.drafting.method : NULL, NULL);
-    int version = 0;
-    if (!method.name && c->drafting.model_dir && vb_draft_head(&version, c->drafting.model_dir, &err))
-        return cli_error(c, &err);
-    int is_head = method.name ? method.needs_head : version != 0;
-    c->session.drafting.head = is_head ? c->drafting.model_dir : NULL;
-    if (c->drafting.model_dir && !is_head) {
-        if (vb_model_open(&c->drafting.model, c->drafting.model_dir, &of_draft, &err))
-            return cli_error(c, &err);
-        c->session.drafting.model = c->drafting.model;
+    if (!c->drafting.model)
+        code = cli_draft_model_open(c, options);
+    if (code == EXIT_DONE && c->drafting.model)
         code = check_tokens(c);
-    }
     if (code == EXIT_DONE)
         code = open_vocab(c);
     if (code == EXIT_DONE && method.name && vb_draft_check(c->model, &c->session.drafting, &err))

@@ -151,6 +151,9 @@ const struct option options_to_run[] = {
     {"--draft-model", NULL, "DIR", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_BENCH, TEXT_VALUE, AT(drafting.model_dir), 0, 0,
      "With --draft draft-model: use the smaller checkpoint in DIR, which must have the same vocabulary. With --draft eagle or eagle3: "
      "use the published draft head in DIR. With --draft parallel-heads: use the heads in DIR, which may be the model's own directory."},
+    {"--draft-gpu-layers", "-ngld --n-gpu-layers-draft --gpu-layers-draft", "N|all|auto", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_BENCH, TEXT_VALUE, AT(drafting.gpu_layers), 0, 0,
+     "With --draft draft-model and --device: let the GPU compute so many layers of the smaller model, as --gpu-layers does for the model (default auto). "
+     "The smaller model gets its memory first. This option does not change the output."},
     {"--draft-precision", NULL, "MODE", DRAFT_OPTIONS, TAKES_DRAFT | TAKES_BENCH, TEXT_VALUE, AT(drafting.precision), 0, 0,
      "With --draft draft-model: set the precision of the smaller model (default: the same as --precision)."},
     {"--padded", NULL, NULL, DRAFT_OPTIONS, TAKES_DRAFT, FLAG, SESSION(padded), 0, 0,

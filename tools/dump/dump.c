@@ -17,6 +17,8 @@ static const char *refused(const struct cli *c)
         return "--draft wants -n: one pass drafts nothing";
     if (cli_has_prefill(c, "cublas"))
         return "dump sees values that the CPU computes, and --prefill cublas computes on a GPU; logits and eval have it";
+    if (cli_has_tensor_cores(c))
+        return "dump sees values that the CPU computes, and --precision tensor computes on a GPU; logits and eval have it";
     if (c->n <= 0 && cli_has_prefill(c, "onednn"))
         return "--prefill onednn wants -n: one pass that is not continued is not computed by oneDNN";
     return c->taps && !*c->taps ? "--taps is empty" : NULL;

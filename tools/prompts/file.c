@@ -190,6 +190,7 @@ static int mix_drafting(const struct cli *c, SHA2_CTX *h)
 int prompt_settings(const struct cli *c, char settings[SETTINGS_SIZE])
 {
     SHA2_CTX h;
+    char split[256];
     SHA256Init(&h);
     mix(&h, "%s n %lld context %lld ignore-eos %d bos %d %d chat %d", vb_version(), c->n < 0 ? 128 : c->n, c->context, c->ignore_eos, c->bos, c->no_bos, c->chat);
     if (c->command->takes & TAKES_SCORE)
@@ -199,6 +200,9 @@ int prompt_settings(const struct cli *c, char settings[SETTINGS_SIZE])
     mix_text(&h, "system", c->system);
     mix_text(&h, "chat-template-kwargs", c->template_kwargs);
     mix_text(&h, "precision", c->precision ? c->precision : "f32");
+    cli_tensor_split(c, split, sizeof split);
+    if (*split)
+        mix_text(&h, "tensor cores", split);
     if (c->cache_type && strcmp(c->cache_type, "f32"))
         mix_text(&h, "cache-type", c->cache_type);
     mix_text(&h, "conventions", c->conventions);

@@ -72,7 +72,7 @@ int fingerprint_server(struct server *s)
     uint8_t digest[SHA256_DIGEST_LENGTH];
     vb_model_facts facts;
     SHA2_CTX h;
-    char cached[32] = "";
+    char cached[32] = "", split[256];
     int expanded = s->c->session.prefill && !strcmp(s->c->session.prefill, "expanded");
     vb_model_look(s->c->model, &facts);
     conventions = facts.conventions;
@@ -86,6 +86,9 @@ int fingerprint_server(struct server *s)
     mix(&h, "context %zu", s->context);
     if (expanded)
         mix(&h, "prefill expanded");
+    cli_tensor_split(s->c, split, sizeof split);
+    if (*split)
+        mix(&h, "%s", split);
     if (server_drafts_lead(s) && (code = mix_drafts(&h, s)) != EXIT_DONE)
         return code;
     SHA256Final(digest, &h);
