@@ -70,7 +70,7 @@ static int join_ranks(struct model **m, struct rank_group *r, const char *dir, i
 static void own_device(struct model *m, const vb_offload *o, size_t memory, const char *why_not)
 {
     m->owns_device = m->device != NULL;
-    m->device_is_optional = m->device && !strcmp(o->device, "auto");
+    m->device_is_optional = m->device && offload_is_auto(o);
     m->device_memory = memory;
     memcpy(m->device_note, why_not, sizeof m->device_note);
 }
@@ -99,7 +99,7 @@ static int open_with_less(struct model **m, const char *dir, struct model_option
             device_close(offload->device);
             if ((code = offload_open_device(&offload->device, o->offload, why_not, err)))
                 return code;
-        } else if (!strcmp(o->offload->device, "auto") && !how->tensor_cores) {
+        } else if (offload_is_auto(o->offload) && !how->tensor_cores) {
             snprintf(why_not, 256, "%.255s", err->message);
             device_close(offload->device);
             offload->device = NULL;

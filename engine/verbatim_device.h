@@ -22,7 +22,7 @@
 
 /* Used as vb_model_options.offload. */
 typedef struct vb_offload {
-    /* "cuda" or "cuda:N": NVIDIA GPU number N (0), an error if it cannot be used. "auto": GPU number 0 if it can be used, else the CPU. NULL or "cpu": the CPU. */
+    /* "cuda" or "cuda:N": NVIDIA GPU number N (0), an error if it cannot be used. "auto" or "auto:N": that GPU if it can be used, else the CPU. NULL or "cpu": the CPU. */
     const char *device;
     int32_t layers;          /* how many decoder layers the GPU computes, counted from the last one. More than the model has: the output head and the MTP modules,
                                 too. VB_OFFLOAD_AUTO: these, and what fits into the GPU's memory: whole layers, or attention before experts, whichever leaves

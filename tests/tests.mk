@@ -265,7 +265,7 @@ check: all $(addprefix $(BUILD)/tests/,$(QUICK) test_bits checkasm)
 
 # Of long sweeps `make test` tries a share, and each commit has another one's turn (tests/support/turn.h). `make test-all` tries all.
 TURN   = $(shell printf '%d' 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0))
-SWEEPS = $(call programs,$(notdir $(shell grep -lw has_turn tests/*/test_*.c tests/*/checkops_*.c)))
+SWEEPS = $(call programs,$(notdir $(shell grep -lw has_turn tests/*/test_*.c tests/*/checkops_*.c tests/cuda/checkcuda_*.c)))
 
 # The longest first, so that no core waits for one of them at the end.
 LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_quantised test_prefill test_rejection test_truth test_diff test_precision test_forced \

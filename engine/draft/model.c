@@ -89,7 +89,8 @@ static int open_model(struct drafter **out, const struct model *m, const struct 
 }
 
 /* Computes the rows that are missing before index `end` of the timeline, which drafts follow. *last: the last row of the last
- * pass. Returns -1 when a pass was given up, or a device failed; w, the target's workspace, says which. The rows of this pass are still missing then. */
+ * pass. Returns -1 when a pass was given up, which w, the target's workspace, then says; its rows are still missing. If a device fails, the CPU computes all rows
+ * anew, and all later ones. */
 static int read_up_to(struct model_drafter *d, struct workspace *w, size_t end, const int32_t *draft, size_t *last)
 {
     size_t S = 0;
@@ -105,8 +106,10 @@ static int read_up_to(struct model_drafter *d, struct workspace *w, size_t end, 
         }
         int stopped = forward_target(&d->work, d->rows, S) != 0;
         w->draft_stopped |= stopped;
-        w->draft_failure = offload_failed(&d->work);
-        if (stopped || w->draft_failure) {
+        if (offload_failed(&d->work)) {
+            kvcache_truncate(&d->cache, 0);
+            offload_give_up(&d->work, &d->cache.own);
+        } else if (stopped) {
             kvcache_truncate(&d->cache, before);
             return -1;
         }

@@ -13,14 +13,18 @@
 
 /* ---- the device ---- */
 
+int offload_is_auto(const vb_offload *o) { return o && o->device && (!strcmp(o->device, "auto") || !strncmp(o->device, "auto:", 5)); }
+
 int offload_open_device(struct device **out, const vb_offload *o, char *why_not, vb_error *err)
 {
-    int number = 0, is_auto = o && o->device && !strcmp(o->device, "auto");
+    int number = 0, is_auto = offload_is_auto(o);
+    char name[32];
     *out = NULL;
     if (!o || !o->device || !strcmp(o->device, "cpu"))
         return VB_OK;
-    if (!is_auto && !driver_parse(&number, o->device))
-        return vb_fail(err, VB_BAD_ARGUMENT, "unknown device %s; known are cpu, cuda, cuda:N and auto", o->device);
+    snprintf(name, sizeof name, "%s%s", is_auto ? "cuda" : "", o->device + (is_auto ? strlen("auto") : 0));
+    if (strlen(o->device) > 20 || !driver_parse(&number, name))
+        return vb_fail(err, VB_BAD_ARGUMENT, "unknown device %s; known are cpu, cuda, cuda:N, auto and auto:N", o->device);
     if (o->layers < VB_OFFLOAD_AUTO)
         return vb_fail(err, VB_BAD_ARGUMENT, "layers on the device is %d, wanted 0 or more, or -1 for as many as fit", o->layers);
     *out = driver_open(number, why_not, 256);

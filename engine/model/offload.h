@@ -19,6 +19,8 @@ struct offload_options {
     int without_experts;   /* nonzero: the feed-forward parts of MoE layers stay on the CPU */
 };
 
+/* Whether the device is "auto" or "auto:N". */
+int offload_is_auto(const vb_offload *o);
 /* Opens the GPU that *o names. *out is NULL if none is asked for or if, with "auto", none can be used. Then `why_not` [256] says why. */
 int offload_open_device(struct device **out, const vb_offload *o, char *why_not, vb_error *err);
 /* Chooses the parts. `c` is the configuration of the checkpoint, with its precision. */

@@ -122,7 +122,6 @@ struct workspace {
     void *stop_context;
     int asks;                      /* nonzero, with several ranks: rank 0 tells the others before each layer whether `stop` ended the pass */
     uint32_t number;               /* with several ranks: the number by which rank 0 names the workspace */
-    const char *draft_failure;     /* what failed on the device of a draft model, or NULL */
     int draft_stopped;             /* nonzero: `stop` ended a pass of a draft model; session_draft_stopped clears this flag */
     int32_t *first_bad_layer;      /* [rows]: the first layer whose output is not finite, or -1 */
     struct offload offload;

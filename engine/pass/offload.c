@@ -142,6 +142,23 @@ static size_t first_layer(const struct workspace *w, const struct mtp_module *mo
     return l;
 }
 
+void offload_give_up(struct workspace *w, struct kvpool *p)
+{
+    w->model->device->left_to_cpu = 1;
+    p->on_device = 0;
+    offload_close_pool(p);
+    offload_close(w);
+}
+
+int offload_reserve(const struct workspace *w, struct kvpool *p, vb_error *err)
+{
+    size_t first = first_layer(w, NULL);
+    if (!w->cx.tensor_cores || first >= w->model->config.dims.layers || has_room(p, w->offload.device, first, first_index(w, NULL, first)))
+        return VB_OK;
+    return vb_fail(err, VB_NO_MEMORY, "%s has no memory for a KV cache of %zu tokens, which precision tensor wants there; offload fewer layers, or take a shorter context",
+                   w->offload.device->name, p->capacity);
+}
+
 static int may_use_device(const struct workspace *w, const struct row *rows, size_t S)
 {
     int may = w->offload.device && !w->tapper && !w->cx.onednn && w->offload.cpu_layers <= w->model->config.num_hidden_layers;
@@ -228,7 +245,7 @@ void offload_begin(struct workspace *w, const struct mtp_module *module, const s
     w->offload.attention = w->offload.parts && first < last;
     for (size_t s = 0; s < S && w->offload.attention; s++)
         w->offload.attention = has_room(rows[s].cache->pool, d, first, first_index(w, module, first));
-    if (w->cx.tensor_cores || w->cx.cublas) /* the CPU would compute other bits */
+    if ((w->cx.tensor_cores || w->cx.cublas) && !module) /* the CPU would compute other bits; those of drafts need not be the same */
         w->offload.refused = !w->offload.parts ? REFUSED_PASS : first < last && !w->offload.attention ? REFUSED_CACHE : NOT_REFUSED;
     for (size_t s = 0; s < S; s++)
         if (w->offload.attention)

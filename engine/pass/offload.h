@@ -53,6 +53,12 @@ static inline int offload_is_on(const struct workspace *w) { return w->cx.device
 /* Returns a sentence if the device has failed, or if it should have computed the last pass by its tensor cores and could not; else NULL. */
 const char *offload_failed(const struct workspace *w);
 
+/* The CPU computes all later passes of the workspace. The rows of the pool are lost. */
+void offload_give_up(struct workspace *w, struct kvpool *p);
+/* With tensor cores: gives a pool its place on the device, for passes of the target. Returns VB_NO_MEMORY if it does not fit; without tensor cores the CPU would
+ * then compute its attention. */
+int offload_reserve(const struct workspace *w, struct kvpool *p, vb_error *err);
+
 /* Brings all rows of a pool back to the CPU, because something else than a pass will read or write them. The next pass takes them to the device again. */
 void offload_fetch_pool(struct kvpool *p);
 /* Frees what the pool has on the device. */

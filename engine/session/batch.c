@@ -10,6 +10,7 @@
 #include "simd/fpenv.h"
 #include "engine/model/numa.h"
 #include "engine/pass/lead.h"
+#include "engine/pass/offload.h"
 #include "engine/session/batch_internal.h"
 #include "engine/session/prefill.h"
 #include "engine/session/round.h"
@@ -64,6 +65,8 @@ static int open_parts(vb_batch *b, vb_error *err)
                            model_cache_layout(c), b->model->allocator, err);
     if (!code)
         code = lead_pool(&b->pool, b->model->ranks, err);
+    if (!code)
+        code = offload_reserve(&b->work, &b->pool, err);
     b->rows = vb_alloc(b->model->allocator, rows, sizeof *b->rows);
     if (!code && !b->rows)
         code = vb_fail(err, VB_NO_MEMORY, "no memory for passes of %zu rows", rows);

@@ -200,6 +200,6 @@ int pass_failed(struct workspace *w, vb_error *err)
     }
     if (why)
         return vb_fail(err, VB_UNSUPPORTED, "prefill onednn: %s", why);
-    why = offload_failed(w) ? offload_failed(w) : w->draft_failure;
+    why = offload_failed(w);
     return why ? vb_fail(err, VB_DEVICE, "%s", why) : VB_OK;
 }

@@ -1,5 +1,6 @@
 /* engine/session/session.c -- opening, appending, cutting; one session's part of a pass. */
 #include "engine/pass/lead.h"
+#include "engine/pass/offload.h"
 #include "engine/session/session.h"
 #include "engine/base/numbers.h"
 
@@ -169,6 +170,8 @@ static int open_own_parts(struct vb_session *s, vb_error *err)
                             model_cache_layout(c), a, err);
     if (!code)
         code = lead_pool(&s->cache.own, s->model->ranks, err);
+    if (!code)
+        code = offload_reserve(s->work, &s->cache.own, err);
     if (!code && s->options.tap && s->options.tap_scores && s->model->ranks && prefill_expands(&s->options))
         code = vb_fail(err, VB_BAD_ARGUMENT, "on several ranks, there are no taps of scores with prefill expanded");
     if (!code && s->options.tap) {

@@ -64,7 +64,7 @@ def what_cannot_be_used_is_said_in_one_sentence():
 def what_the_cpu_would_compute_is_an_error():
     """A cache that does not fit, and forced routes in a batch: otherwise the bits would depend on the memory, and on neighbours."""
     few = ["verify", "golden/tiny/moonlight", *PROMPT, "-n", "12", *TENSOR, "--gpu-layers", "all", "-c", "240"]
-    refused("the GPU has no memory for the KV cache; offload fewer layers, or take a shorter context", *few, code=1, gpu="memory:3500000")
+    refused("which precision tensor wants there; offload fewer layers, or take a shorter context", *few, code=1, gpu="memory:3500000")
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "texts")
         path.write_text(json.dumps({"prompt": [5, 6], "response": [7, 8]}) + "\n")

@@ -170,7 +170,7 @@ static void tell_device(const struct cli *c)
         vb_device_facts f;
         vb_device_look(models[i], &f);
         if (*f.why_not)
-            fprintf(stderr, "verbatim: --device auto: the CPU computes everything%s: %s\n", i ? " of the draft model" : "", f.why_not);
+            fprintf(stderr, "verbatim: %s: the CPU computes everything%s: %s\n", i ? "--draft-gpu-layers" : "--device auto", i ? " of the draft model" : "", f.why_not);
         if (c->stats && *f.name)
             fprintf(stderr, "%s: %s%d of %d layers, attention of %d, %s%.1f MB of weights\n", f.name, i ? "of the draft model, " : "", (int)f.layers,
                     (int)f.all_layers, (int)f.attentions, f.heads ? "MTP modules and the output head, " : "", 1e-6 * (double)f.weight_bytes);
@@ -198,6 +198,11 @@ int cli_open(struct cli *c)
     vb_model_options of_draft = options;
     of_draft.ranks = NULL;
     of_draft.offload = c->device ? &gpu_of_draft : NULL;
+    char optional[32]; /* what the GPU cannot do of drafting, the CPU does */
+    if (c->device && !strncmp(c->device, "cuda", 4)) {
+        snprintf(optional, sizeof optional, "auto%.20s", c->device + 4);
+        gpu_of_draft.device = optional;
+    }
     int code = c->device ? cli_draft_model_open(c, &of_draft) : EXIT_DONE;
     if (code)
         return code;
@@ -227,6 +232,11 @@ static void tell_no_memory(const struct cli *c)
     vb_device_look(c->model, &f);
     if (f.no_memory && !cli_has_tensor_cores(c)) /* with them it was an error */
         fprintf(stderr, "verbatim: %s had no memory for the cache or the passes of a session: what does not fit is left to the CPU\n", f.name);
+    if (!c->drafting.model)
+        return;
+    vb_device_look(c->drafting.model, &f);
+    if (f.no_memory)
+        fprintf(stderr, "verbatim: %s failed, or had no memory for a session of the draft model: the CPU computed it then\n", f.name);
 }
 
 void cli_close(struct cli *c)

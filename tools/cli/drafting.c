@@ -33,8 +33,10 @@ int cli_drafting(struct cli *c)
         return cli_error(c, &err);
     if (c->session.drafting.p_min > 1.0f)
         return cli_fail(c, EXIT_USAGE, "--draft-p-min is %g, wanted a number from 0 to 1", (double)c->session.drafting.p_min);
-    if (!dir && c->drafting.precision)
-        return cli_fail(c, EXIT_USAGE, "--draft-precision is that of --draft-model, which is missing");
+    if (!dir && (c->drafting.precision || c->drafting.gpu_layers))
+        return cli_fail(c, EXIT_USAGE, "--draft-%s is that of --draft-model, which is missing", c->drafting.precision ? "precision" : "gpu-layers");
+    if (c->drafting.precision && !strcmp(c->drafting.precision, "tensor"))
+        return cli_fail(c, EXIT_USAGE, "--draft-precision is tensor; a draft model has f32, bf16, q8 or q4");
     if ((c->session.drafting.tree.topk || c->session.drafting.tree.nodes) && !method.name && (draft || !may_be_unnamed))
         return cli_fail(c, EXIT_USAGE, "--%s is of a draft method, and there is none", c->session.drafting.tree.topk ? "draft-topk" : "draft-nodes");
     if (c->session.drafting.tree.nodes && c->session.drafting.tree.topk <= 1)
@@ -44,6 +46,8 @@ int cli_drafting(struct cli *c)
         return cli_fail(c, EXIT_USAGE, "--draft %s wants --draft-model DIR", draft);
     if (dir && !takes_dir && (draft || !(c->command->traits & COMPARES_METHODS)))
         return cli_fail(c, EXIT_USAGE, "--draft-model is for --draft draft-model, eagle, eagle3 and parallel-heads, not for %s", draft ? draft : "none");
+    if (c->drafting.gpu_layers && method.needs_head)
+        return cli_fail(c, EXIT_USAGE, "--draft-gpu-layers is of --draft draft-model; the CPU computes %s", draft);
     if (c->drafting.precision && method.needs_head)
         return cli_fail(c, EXIT_USAGE, "--draft-precision is of --draft draft-model; the weights of %s are used as stored", draft);
     if (c->drafting.given_vocab && !method.needs_modules && (draft || !may_be_unnamed))
@@ -108,7 +112,7 @@ int cli_draft_model_open(struct cli *c, const vb_model_options *options)
     if (!c->drafting.model_dir)
         return EXIT_DONE;
     of_draft.numa = NULL; /* the draft model runs on the threads of the target, which has its own placement */
-    of_draft.precision = c->drafting.precision ? c->drafting.precision : options->precision;
+    of_draft.precision = c->drafting.precision ? c->drafting.precision : cli_has_tensor_cores(c) ? "bf16" : options->precision;
     vb_draft_method_find(&method, c->draft_given ? c->session.drafting.method : NULL, NULL);
     if (!method.name && vb_draft_head(&version, c->drafting.model_dir, &err))
         return cli_error(c, &err);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "tools/serve/metrics.h"
 
@@ -288,7 +289,11 @@ static void *run(void *context)
     while (left || wait_for_work(w)) {
         take_inbox(w);
         look_at_clients(w);
-        vb_batch_step(w->batch, &left, &err); /* an error of a pass ends no request; it is computed again */
+        if (vb_batch_step(w->batch, &left, &err) == VB_DEVICE) { /* a GPU that has failed computes nothing any more */
+            fprintf(stderr, "verbatim: %s; the server ends\n", err.message);
+            fflush(NULL);
+            _exit(EXIT_OTHER);
+        } /* another error of a pass ends no request; it is computed again */
         publish_all(w);
     }
     return NULL;
