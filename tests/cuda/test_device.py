@@ -2,7 +2,9 @@
 """test_device.py VERBATIM [TEST]: the command with --device cuda, on a GPU that is an emulator (tests/cuda/fake_driver.c).
 
 VERBATIM is build/tests/cuda/verbatim, beside the fake driver libcuda.so.1. What it prints is compared with what it prints without a GPU."""
+import contextlib
 import ctypes.util
+import http.client
 import json
 import os
 import pathlib
@@ -10,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 from running import run_tests  # noqa: E402
@@ -159,6 +162,21 @@ def a_draft_model_on_a_gpu_changes_no_bit():
     refused("--draft-gpu-layers is for --device cuda", *drafted[:4], "--draft-gpu-layers", "1")
 
 
+def a_server_whose_gpu_fails_ends():
+    """It cannot compute anything any more, and must not try again and again."""
+    environment = {**os.environ, "LD_LIBRARY_PATH": os.path.dirname(VERBATIM), "FAKE_GPU": "launch:60"}
+    server = subprocess.Popen([VERBATIM, "serve", "golden/tiny/v3", "--device", "cuda", "-c", "100", "--port", "0"], stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        address = re.search(r"listening on (\S+)", server.stderr.readline())[1]
+        request = urllib.request.Request(f"{address}/v1/completions", b'{"prompt": [5, 6, 7, 8], "max_tokens": 50}', {"Content-Type": "application/json"})
+        with contextlib.suppress(OSError, http.client.HTTPException):  # the connection ends
+            urllib.request.urlopen(request, timeout=120).read()
+        said = server.communicate(timeout=120)[1]
+        assert server.returncode == 1 and "failed: unspecified launch failure; the server ends" in said, f"{server.returncode} {said}"
+    finally:
+        server.kill()
+
+
 def verify_compares_splits():
     said = json.loads(output("verify", "golden/tiny/v3", "--tokens", "5,6,7", "-n", "3", "--json", "--device", "cuda", "--draft", "mtp-eagle", "--draft-tokens", "2",
                              "--threads", "1", "--isa", "scalar", "--prefill-chunk", "64"))
@@ -203,7 +221,7 @@ def bench_counts_what_the_gpu_reads():
 
 TESTS = [what_cannot_be_used_is_said_in_one_sentence, auto_goes_on_without_a_gpu, memory_that_others_have_taken_makes_the_plan_smaller,
          a_session_that_does_not_fit_is_computed_by_the_cpu_with_auto, a_gpu_that_fails_ends_the_run, generate_has_the_bits_of_the_cpu,
-         a_session_moves_between_cpu_and_gpu, a_batch_has_the_bits_of_the_cpu, a_draft_model_on_a_gpu_changes_no_bit, verify_compares_splits, dump_on_a_gpu_is_that_of_the_cpu, bench_counts_what_the_gpu_reads]
+         a_session_moves_between_cpu_and_gpu, a_batch_has_the_bits_of_the_cpu, a_draft_model_on_a_gpu_changes_no_bit, a_server_whose_gpu_fails_ends, verify_compares_splits, dump_on_a_gpu_is_that_of_the_cpu, bench_counts_what_the_gpu_reads]
 
 if __name__ == "__main__":
     sys.exit(run_tests(TESTS))

@@ -28,7 +28,7 @@ const struct option options_to_run[] = {
      "Keep the copies of weights that --repack and --precision make in a file in this directory. The first run writes the file, and later "
      "runs map it, so that the model opens faster. A file that cannot be used is reported. This option does not change the output."},
     {"--device", NULL, "NAME", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(device), 0, 0,
-     "Choose what computes the layers: cpu, cuda, cuda:N or auto (default cpu). With cuda, NVIDIA GPU number N (0) computes layers, with the same bits as the "
+     "Choose what computes the layers: cpu, cuda, cuda:N, auto or auto:N (default cpu). With cuda, NVIDIA GPU number N (0) computes layers, with the same bits as the "
      "CPU. With auto, the CPU computes everything if there is no GPU. A program that was built with `make CUDA=yes` can use GPUs. This has not yet run on "
      "a GPU: it was tested with an emulator."},
     {"--gpu-layers", "-ngl --n-gpu-layers", "N|all|auto", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(gpu_layers), 0, 0,
