@@ -5,7 +5,7 @@
  * copied to the GPU's memory when the model is opened. The KV cache rows of layers whose attention the GPU computes are in its memory, too.
  *
  * The CPU computes everything in passes with taps, with forced or recorded routes, and with prefill "expanded" or "onednn". EAGLE heads are computed by
- * the CPU. A draft model is a model of its own, which has its own vb_model_options.offload. */
+ * the CPU. A draft model has its own vb_model_options.offload, which says what the GPU computes of it. */
 #ifndef VERBATIM_DEVICE_H
 #define VERBATIM_DEVICE_H
 

@@ -189,9 +189,10 @@ void config_set_dims(struct config *c);
 /* Sets c->conventions and the values that depend on them (latent_eps). Without an indexer, its conventions keep their defaults. */
 void config_follow(struct config *c, const struct conventions *conventions);
 
-/* Parses "f32", "bf16", "q8", "q4" or "tensor"; NULL means f32. "tensor" is bf16 with *tensor_cores = 1; tensor_cores may be NULL. Returns VB_BAD_ARGUMENT for any other name, and the
- * message lists the known names. */
+/* Parses "f32", "bf16", "q8", "q4" or "tensor"; NULL means f32. For "tensor", *out is bf16 and *tensor_cores is 1; else *tensor_cores
+ * is 0. tensor_cores may be NULL. Any other name is VB_BAD_ARGUMENT, and the message lists the known names. */
 int precision_parse(enum precision *out, int *tensor_cores, const char *name, vb_error *err);
+/* Returns the name that was parsed. */
 const char *precision_name(const struct config *c);
 
 /* Parses "f32", "bf16" or "q8"; NULL means f32. Returns VB_BAD_ARGUMENT for any other name, and the message lists the known

@@ -23,7 +23,8 @@ static inline size_t offload_longest(size_t longest)
 }
 
 /* Allocates a twin on the device (ops/cuda/device.h) for each array of the workspace. Call this when all arrays are allocated. Does nothing if the model has no
- * device. If the device has too little memory, this is an error; but if the device is optional, the CPU then computes all passes of this workspace. */
+ * device. If the device has too little memory, this is an error. If the device is optional ("auto"), it is none: the CPU then computes all passes of this
+ * workspace. With precision tensor it always is one. */
 int offload_open(struct workspace *w, vb_error *err);
 void offload_close(struct workspace *w);
 
@@ -53,7 +54,7 @@ static inline int offload_is_on(const struct workspace *w) { return w->cx.device
 /* Returns a sentence if the device has failed, or if it should have computed the last pass by its tensor cores and could not; else NULL. */
 const char *offload_failed(const struct workspace *w);
 
-/* The CPU computes all later passes of the workspace. The rows of the pool are lost. */
+/* From now on, the CPU computes all passes of the workspace. It does not get back the cache rows that the device has: the caller computes them again. */
 void offload_give_up(struct workspace *w, struct kvpool *p);
 /* With tensor cores: gives a pool its place on the device, for passes of the target. Returns VB_NO_MEMORY if it does not fit; without tensor cores the CPU would
  * then compute its attention. */

@@ -15,10 +15,7 @@ template <int TYPE> DEVICE void narrow_four(const struct narrow_args &a, uint16_
         UNROLL for (unsigned i = 0; i < 4; i++)
             f[i] = k + i < cols ? weight_at<TYPE>(a.w, n, k + i) : 0.0f;
     }
-    uint2 four;
-    four.x = float_to_bf16(f[0]) | (uint32_t)float_to_bf16(f[1]) << 16;
-    four.y = float_to_bf16(f[2]) | (uint32_t)float_to_bf16(f[3]) << 16;
-    *(uint2 *)(void *)(y + k) = four;
+    *(uint2 *)(void *)(y + k) = four_to_bf16(f);
 }
 
 KERNEL(narrow)

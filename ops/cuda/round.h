@@ -17,6 +17,15 @@ DEVICE uint16_t float_to_bf16(float x)
     return (uint16_t)(bits >> 16);
 }
 
+/* The same for four numbers, the first in the lowest bits. */
+DEVICE uint2 four_to_bf16(const float f[4])
+{
+    uint2 four;
+    four.x = float_to_bf16(f[0]) | (uint32_t)float_to_bf16(f[1]) << 16;
+    four.y = float_to_bf16(f[2]) | (uint32_t)float_to_bf16(f[3]) << 16;
+    return four;
+}
+
 /* The bits of |x|, which have the order of the magnitudes. Infinity and NaN are at least NOT_FINITE. */
 DEVICE uint32_t magnitude(float x) { return bits_of_float(x) & 0x7fffffff; }
 #define NOT_FINITE 0x7f800000u

@@ -15,15 +15,6 @@ static const unsigned WARPS = THREADS_tensor8 / 32, STEPS = 32 /* columns of two
 DEVICE unsigned row_of_lane(void) { return lane_of_warp() / 4; }
 DEVICE unsigned part_of_lane(void) { return lane_of_warp() % 4; }
 
-/* Four numbers as two words. */
-DEVICE uint2 narrowed(const float f[4])
-{
-    uint2 four;
-    four.x = float_to_bf16(f[0]) | (uint32_t)float_to_bf16(f[1]) << 16;
-    four.y = float_to_bf16(f[2]) | (uint32_t)float_to_bf16(f[3]) << 16;
-    return four;
-}
-
 /* Eight weights from column k of row n on, which lie at an address that suits them. */
 template <int TYPE> DEVICE uint4 eight_weights(const struct weight_view &w, size_t n, unsigned k)
 {
@@ -36,7 +27,7 @@ template <int TYPE> DEVICE uint4 eight_weights(const struct weight_view &w, size
         UNROLL for (unsigned i = 0; i < 2; i++) {
             float f[4], factor, scale = scale_of<TYPE>(w, n, k + 4 * i, &factor);
             decode<TYPE>(f, read_once(from + i), scale, factor, w.rounded);
-            four[i] = narrowed(f);
+            four[i] = four_to_bf16(f);
         }
         return {four[0].x, four[0].y, four[1].x, four[1].y};
     }
@@ -50,7 +41,7 @@ template <int TYPE> DEVICE uint4 any_weights(const struct weight_view &w, size_t
         float f[4];
         UNROLL for (unsigned j = 0; j < 4; j++)
             f[j] = k + 4 * i + j < (unsigned)w.cols ? weight_at<TYPE>(w, n, k + 4 * i + j) : 0.0f;
-        four[i] = narrowed(f);
+        four[i] = four_to_bf16(f);
     }
     return {four[0].x, four[0].y, four[1].x, four[1].y};
 }

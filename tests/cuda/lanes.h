@@ -129,7 +129,8 @@ static inline void multiply_bytes_16_8_32(int32_t c[4], const uint32_t a[4], con
     lanes_operands_gather(&o, a, b);
     for (unsigned k = 0; k < 32; k++)
         for (unsigned r = 0; r < 4; r++) {
-            unsigned lane = k % 16 / 4, in_a = r / 2 * 4 + k % 4, in_b = k / 16 * 4 + k % 4; /* bytes of two words */
+            unsigned lane = k % 16 / 4;                                           /* whose words have column k of a and row k of b */
+            unsigned in_a = r / 2 * 4 + k % 4, in_b = k / 16 * 4 + k % 4; /* which byte of the two words */
             c[r] += (int8_t)(o.a[k / 16][4 * g + lane] >> 8 * in_a) * (int8_t)(o.b[4 * (2 * t + r % 2) + lane] >> 8 * in_b);
         }
 }

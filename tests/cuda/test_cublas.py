@@ -9,42 +9,23 @@ import json
 import os
 import pathlib
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
+import command  # noqa: E402
+from command import HERE, generated, logits_of, output, rms_distance, run  # noqa: E402
 from running import run_tests  # noqa: E402
 
-VERBATIM = sys.argv[1]
-HERE = os.path.dirname(os.path.abspath(VERBATIM))
 LIBRARIES = ["libcublas.so.13", "libcublas.so.12", "libcublas.so.11"]
 TALE, V3 = "golden/tale", "golden/tiny/v3-mtp3"
 CUBLAS = ["--device", "cuda", "--prefill", "cublas"]
 PROMPT = ["--tokens", ",".join(str(5 + 7 * i % 50) for i in range(40))]
 
 
-def run(*arguments, gpu=None, cublas=None, libraries=HERE):
-    """gpu and cublas: what the driver and the library do (FAKE_GPU, FAKE_CUBLAS). libraries: their folder."""
-    environment = {**os.environ, "LD_LIBRARY_PATH": libraries, "FAKE_GPU": gpu or "", "FAKE_CUBLAS": cublas or ""}
-    return subprocess.run([VERBATIM, *arguments], capture_output=True, text=True, timeout=300, env=environment)
-
-
-def output(*arguments, **how):
-    ran = run(*arguments, **how)
-    assert ran.returncode == 0, f"{arguments}: {ran.returncode} {ran.stderr}"
-    return ran.stdout
-
-
-def generated(*arguments, **how):
-    return json.loads(output("generate", *arguments, "--json", **how))
-
-
 def refused(part, *arguments, code=1, **how):
-    ran = run(*arguments, **how)
-    errors = [line for line in ran.stderr.splitlines() if line.startswith("verbatim: ")]
-    assert ran.returncode == code and len(errors) == 1 and part in errors[0], f"{arguments} {how}: {ran.returncode} {ran.stderr}"
+    command.refused(part, *arguments, codes=[code], **how)
 
 
 def what_cannot_be_used_is_said_in_one_sentence():
@@ -107,27 +88,15 @@ def only_the_prompt_is_computed_otherwise():
     assert generated(*quantised, "-n", "4", *CUBLAS)["fingerprint"] == generated(*quantised, "-n", "4")["fingerprint"]
 
 
-def rows(path):
-    """The logits in a file of `verbatim logits`, and their number in a row."""
-    data = pathlib.Path(path).read_bytes()
-    size = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:8 + size])["logits"]
-    begin, end = (8 + size + at for at in header["data_offsets"])
-    return struct.unpack(f"<{(end - begin) // 4}f", data[begin:end])
-
-
 def logits_are_as_near_as_those_of_precision_bf16():
     """Each rounding of --prefill cublas is one of --precision bf16 too, if the weights are BF16: the inputs of linear layers are rounded to BF16. It has fewer of
     them (W_uk, W_uv, the head). So the logits are no farther from the exact ones, up to chance: 8 times the RMS difference, as in `verbatim diff --scores`."""
-    def distance(a, b):
-        return (sum((x - y) ** 2 for x, y in zip(a, b)) / len(a)) ** 0.5
-
     with tempfile.TemporaryDirectory() as folder:
         of = {}
         for name, more in [("exact", []), ("bf16", ["--precision", "bf16"]), ("cublas", CUBLAS)]:
             output("logits", TALE, *PROMPT, "-o", f"{folder}/{name}", *more)
-            of[name] = rows(f"{folder}/{name}")
-        cost, bound = distance(of["cublas"], of["exact"]), distance(of["bf16"], of["exact"])
+            of[name] = logits_of(f"{folder}/{name}")
+        cost, bound = rms_distance(of["cublas"], of["exact"]), rms_distance(of["bf16"], of["exact"])
         assert 0 < cost <= 8 * bound, f"{cost} and {bound}"
         losses = [json.loads(output("eval", TALE, *PROMPT, "--json", *more))["main_loss"] for more in ([], CUBLAS)]
         assert 0 < abs(losses[0] - losses[1]) < 0.01 * losses[0], losses

@@ -15,39 +15,23 @@ import tempfile
 import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
+import command  # noqa: E402
+from command import HERE, VERBATIM, output, run  # noqa: E402
 from running import run_tests  # noqa: E402
 
-VERBATIM = sys.argv[1]
 TALE = "golden/tale"
 REAL_DRIVER = ctypes.util.find_library("cuda") is not None
 PROMPT = ["--tokens", "5,6,7,8,9,5,6,7"]
 FEW = ["--rounds", "1", "-n", "2", "-c", "18", "--threads", "1", "--device", "cuda"]
 
 
-def run(*arguments, gpu=None, driver=True):
-    """gpu: what the fake driver does (FAKE_GPU)."""
-    environment = {**os.environ, "LD_LIBRARY_PATH": os.path.dirname(VERBATIM) if driver else ""}
-    if gpu:
-        environment["FAKE_GPU"] = gpu
-    return subprocess.run([VERBATIM, *arguments], capture_output=True, text=True, timeout=300, env=environment)
-
-
-def output(*arguments, **how):
-    ran = run(*arguments, **how)
-    assert ran.returncode == 0, f"{arguments}: {ran.stderr}"
-    return ran.stdout
-
-
 def refused(part, *arguments, **how):
-    ran = run("generate", "golden/tiny/v3", *PROMPT, "-n", "4", *arguments, **how)
-    errors = [line for line in ran.stderr.splitlines() if line.startswith("verbatim: ")]
-    assert ran.returncode in (1, 2) and len(errors) == 1 and part in errors[0], f"{arguments} {how}: {ran.returncode} {ran.stderr}"
-    return ran
+    command.refused(part, "generate", "golden/tiny/v3", *PROMPT, "-n", "4", *arguments, codes=[1, 2], **how)
 
 
 def what_cannot_be_used_is_said_in_one_sentence():
     if not REAL_DRIVER:
-        refused("libcuda.so.1 is missing", "--device", "cuda", driver=False)
+        refused("libcuda.so.1 is missing", "--device", "cuda", libraries="")
     refused("no CUDA-capable device", "--device", "cuda", gpu="none")
     refused("cannot run the kernels: the provided PTX was compiled with an unsupported toolchain. (its driver is for CUDA 11.4)", "--device", "cuda", gpu="old")
     refused("there is no GPU number 3; the driver has 1", "--device", "cuda:3")
@@ -61,7 +45,7 @@ def what_cannot_be_used_is_said_in_one_sentence():
 def auto_goes_on_without_a_gpu():
     wanted = json.loads(output("generate", "golden/tiny/v3", *PROMPT, "-n", "4", "--json"))["fingerprint"]
     for gpu, driver in [("none", True), (None, True)] if REAL_DRIVER else [("none", True), (None, False), (None, True)]:
-        ran = run("generate", "golden/tiny/v3", *PROMPT, "-n", "4", "--json", "--device", "auto", gpu=gpu, driver=driver)
+        ran = run("generate", "golden/tiny/v3", *PROMPT, "-n", "4", "--json", "--device", "auto", gpu=gpu, libraries=HERE if driver else "")
         assert ran.returncode == 0 and json.loads(ran.stdout)["fingerprint"] == wanted, ran.stderr
         assert ("the CPU computes everything" in ran.stderr) == (gpu == "none" or not driver), ran.stderr
 
@@ -164,7 +148,7 @@ def a_draft_model_on_a_gpu_changes_no_bit():
 
 def a_server_whose_gpu_fails_ends():
     """It cannot compute anything any more, and must not try again and again."""
-    environment = {**os.environ, "LD_LIBRARY_PATH": os.path.dirname(VERBATIM), "FAKE_GPU": "launch:60"}
+    environment = {**os.environ, "LD_LIBRARY_PATH": HERE, "FAKE_GPU": "launch:60"}
     server = subprocess.Popen([VERBATIM, "serve", "golden/tiny/v3", "--device", "cuda", "-c", "100", "--port", "0"], stderr=subprocess.PIPE, text=True, env=environment)
     try:
         address = re.search(r"listening on (\S+)", server.stderr.readline())[1]

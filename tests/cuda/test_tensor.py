@@ -1,45 +1,23 @@
 #!/usr/bin/env python3
 """test_tensor.py VERBATIM [TEST]: precision tensor, on a GPU that is an emulator (tests/cuda/fake_driver.c). VERBATIM is build/tests/cuda/verbatim."""
 import json
-import os
 import pathlib
-import struct
-import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
+import command  # noqa: E402
+from command import generated, logits_of, output, rms_distance  # noqa: E402
 from running import run_tests  # noqa: E402
 
-VERBATIM = sys.argv[1]
 V3 = "golden/tiny/v3"
 TALE = "golden/tale"
 TENSOR = ["--precision", "tensor", "--device", "cuda"]
 PROMPT = ["--tokens", "5,6,7,8,9,5,6,7"]
 
 
-def run(*arguments, gpu=None):
-    """gpu: what the fake driver does (FAKE_GPU)."""
-    environment = {**os.environ, "LD_LIBRARY_PATH": os.path.dirname(VERBATIM)}
-    if gpu:
-        environment["FAKE_GPU"] = gpu
-    return subprocess.run([VERBATIM, *arguments], capture_output=True, text=True, timeout=300, env=environment)
-
-
-def output(*arguments, **how):
-    ran = run(*arguments, **how)
-    assert ran.returncode == 0, f"{arguments}: {ran.stderr}"
-    return ran.stdout
-
-
-def generated(*arguments, **how):
-    return json.loads(output("generate", *arguments, "--json", **how))
-
-
 def refused(part, *arguments, code=2, **how):
-    ran = run(*arguments, **how)
-    errors = [line for line in ran.stderr.splitlines() if line.startswith("verbatim: ")]
-    assert ran.returncode == code and len(errors) == 1 and part in errors[0], f"{arguments}: {ran.returncode} {ran.stderr}"
+    command.refused(part, *arguments, codes=[code], **how)
 
 
 def what_cannot_be_used_is_said_in_one_sentence():
@@ -113,26 +91,14 @@ def layers_on_the_cpu_compute_in_precision_bf16():
     assert len(some) > 1, some  # some may be bf16: small differences often vanish where the next layer rounds its input to BF16
 
 
-def rows(path):
-    """The logits in a file of `verbatim logits`."""
-    data = pathlib.Path(path).read_bytes()
-    size = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:8 + size])["logits"]
-    begin, end = (8 + size + at for at in header["data_offsets"])
-    return struct.unpack(f"<{(end - begin) // 4}f", data[begin:end])
-
-
 def logits_are_as_near_as_those_of_precision_bf16():
     """It rounds what precision bf16 rounds. So the logits are no farther from the exact ones, up to chance: 8 times the RMS difference, as in `diff --scores`."""
-    def distance(a, b):
-        return (sum((x - y) ** 2 for x, y in zip(a, b)) / len(a)) ** 0.5
-
     with tempfile.TemporaryDirectory() as folder:
         of = {}
         for name, more in [("exact", []), ("bf16", ["--precision", "bf16"]), ("tensor", TENSOR)]:
             output("logits", TALE, *PROMPT, "-o", f"{folder}/{name}", *more)
-            of[name] = rows(f"{folder}/{name}")
-        cost, bound = distance(of["tensor"], of["exact"]), distance(of["bf16"], of["exact"])
+            of[name] = logits_of(f"{folder}/{name}")
+        cost, bound = rms_distance(of["tensor"], of["exact"]), rms_distance(of["bf16"], of["exact"])
         assert 0 < cost <= 8 * bound, f"{cost} and {bound}"
         losses = [json.loads(output("eval", TALE, *PROMPT, "--json", *more))["main_loss"] for more in ([], TENSOR)]
         assert 0 < abs(losses[0] - losses[1]) < 0.01 * losses[0], losses
