@@ -128,7 +128,7 @@ static const char *part_of(const struct config *c, const char *name)
     return "norms";
 }
 
-static json_t *part(const struct model *m, const char *name)
+static json_t *part(const struct vb_model *m, const char *name)
 {
     json_t *types = json_object();
     json_int_t tensors = 0, bytes = 0;
@@ -143,7 +143,7 @@ static json_t *part(const struct model *m, const char *name)
     return json_pack("{s:s,s:I,s:I,s:o}", "part", name, "bytes", bytes, "tensors", tensors, "types", types);
 }
 
-static json_t *parts_of(const struct model *m)
+static json_t *parts_of(const struct vb_model *m)
 {
     static const char *const names[] = {"embedding", "attention", "dense layers", "routers", "routed experts",
                                         "shared experts", "norms", "output head", "MTP layers"};
@@ -158,7 +158,7 @@ static json_t *parts_of(const struct model *m)
 }
 
 /* Of each module: whose embedding and head it uses. */
-static json_t *mtp_of(const struct model *m)
+static json_t *mtp_of(const struct vb_model *m)
 {
     static const char *const copies[] = {"absent", "equal", "different"};
     json_t *modules = json_array();
@@ -191,7 +191,7 @@ int vb_model_describe(const vb_model *m, char **json, vb_error *err)
                              types_of(m->checkpoint), "parts", parts_of(m), "mapped_bytes", mapped_bytes(m->checkpoint),
                              "widened_bytes", (json_int_t)m->widened_bytes, "joined_bytes",
                              (json_int_t)checkpoint_copied(m->checkpoint), "precision", precision_name(c), "rounded_bytes",
-                             (json_int_t)m->rounded_bytes, "quantised_bytes", (json_int_t)m->quantised_bytes, "repacked_bytes",
+                             (json_int_t)m->rounded_bytes, "quantized_bytes", (json_int_t)m->quantized_bytes, "repacked_bytes",
                              (json_int_t)m->repacked_bytes, "copy_seconds", m->copy_seconds, "cache_bytes_per_token", cache);
     *json = o && rest && !json_object_update(o, rest) ? json_dumps(o, JSON_REAL_PRECISION(17)) : NULL;
     json_decref(o);

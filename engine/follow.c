@@ -12,7 +12,7 @@
 struct object {
     struct object *next;
     uint32_t number;
-    struct model *model;     /* three of these four are NULL */
+    struct vb_model *model;     /* three of these four are NULL */
     struct workspace *work;
     struct kvpool *pool;
     vb_draft_vocab *vocab;
@@ -31,7 +31,7 @@ struct followed_rows {
 };
 
 struct follower {
-    struct rank_group *r;
+    struct vb_ranks *r;
     struct object *objects;
     struct followed_rows rows;
     float *hidden;            /* [hidden_room]: the input of a pass or of a head */
@@ -86,7 +86,7 @@ static int no_memory(struct follower *f) { return vb_fail(f->err, VB_NO_MEMORY, 
 
 static int open_model(struct follower *f)
 {
-    struct rank_group *r = f->r;
+    struct vb_ranks *r = f->r;
     uint64_t number = ranks_get_number(r);
     int code = VB_OK;
     char *text[6];
@@ -331,7 +331,7 @@ static int mtp(struct follower *f)
 static int head(struct follower *f)
 {
     struct workspace *w = begin(f);
-    const struct model *m = w->model;
+    const struct vb_model *m = w->model;
     uint64_t number = ranks_get_number(f->r), vocab = ranks_get_number(f->r), bf16 = ranks_get_number(f->r), S = ranks_get_number(f->r);
     uint64_t from = ranks_get_number(f->r);
     int own = w->cx.bf16;

@@ -11,7 +11,7 @@
 
 const char *vb_version(void) { return VB_VERSION; }
 
-static int place(struct model **m, enum placement_mode mode, vb_error *err)
+static int place(struct vb_model **m, enum placement_mode mode, vb_error *err)
 {
     (*m)->numa = vb_alloc((*m)->allocator, 1, sizeof *(*m)->numa);
     if ((*m)->numa) {
@@ -32,7 +32,7 @@ static int repack_parse(int *off, const char *name, vb_error *err)
 }
 
 /* Tells the other ranks to open the model, too. */
-static void tell_ranks(struct rank_group *r, const char *dir, const vb_model_options *o)
+static void tell_ranks(struct vb_ranks *r, const char *dir, const vb_model_options *o)
 {
     const char *texts[] = {dir, o->precision, o->cache_type, o->conventions, o->repack, o->repack_cache};
     ranks_put_number(r, RANKS_MODEL);
@@ -44,7 +44,7 @@ static void tell_ranks(struct rank_group *r, const char *dir, const vb_model_opt
 
 /* `code` is the result of opening on this rank. If opening failed on any rank, or if the ranks have different models, all ranks close the
  * model. */
-static int join_ranks(struct model **m, struct rank_group *r, const char *dir, int code, vb_error *err)
+static int join_ranks(struct vb_model **m, struct vb_ranks *r, const char *dir, int code, vb_error *err)
 {
     uint64_t fingerprint = 0;
     if (!code)
@@ -67,7 +67,7 @@ static int join_ranks(struct model **m, struct rank_group *r, const char *dir, i
     return code;
 }
 
-static void own_device(struct model *m, const vb_offload *o, size_t memory, const char *why_not)
+static void own_device(struct vb_model *m, const vb_offload *o, size_t memory, const char *why_not)
 {
     m->owns_device = m->device != NULL;
     m->device_is_optional = m->device && offload_is_auto(o);
@@ -89,7 +89,7 @@ void vb_device_look(const vb_model *model, vb_device_facts *out)
 
 /* Other programs may take memory of the device after it was asked how much is free. Then the choice of VB_OFFLOAD_AUTO is made again, for as much
  * memory as it gave until it refused. With device "auto" the CPU computes everything if nothing else is possible. */
-static int open_with_less(struct model **m, const char *dir, struct model_options *how, struct offload_options *offload, const vb_model_options *o, char *why_not,
+static int open_with_less(struct vb_model **m, const char *dir, struct model_options *how, struct offload_options *offload, const vb_model_options *o, char *why_not,
                           vb_error *err)
 {
     int code = VB_NO_MEMORY;
@@ -182,7 +182,7 @@ int vb_model_lock(const vb_model *model, vb_error *err)
 
 void vb_model_close(vb_model *model)
 {
-    struct rank_group *r = model ? model->ranks : NULL;
+    struct vb_ranks *r = model ? model->ranks : NULL;
     if (r)
         r->weight_bytes -= model->stored_bytes + model->widened_bytes + model->copied_bytes;
     if (r && !r->op.rank) {

@@ -7,7 +7,7 @@
 #define MOST_RANKS 1024
 #define PROTOCOL 2 /* to be increased when a message changes */
 
-static void free_all(struct rank_group *r)
+static void free_all(struct vb_ranks *r)
 {
     vb_allocator a = r->allocator;
     vb_free(&a, r->before);
@@ -18,7 +18,7 @@ static void free_all(struct rank_group *r)
 }
 
 /* Rank 0 sends the weights of the shares that it was given to the other ranks. */
-static int set_shares(struct rank_group *r, const uint32_t *weights, vb_error *err)
+static int set_shares(struct vb_ranks *r, const uint32_t *weights, vb_error *err)
 {
     int code = VB_OK;
     for (int i = 0; i < r->op.count; i++) {
@@ -66,9 +66,9 @@ static int say_hello(const vb_ranks_options *o, int has_memory, vb_error *err)
 }
 
 /* Returns NULL if there is no memory. */
-static struct rank_group *new_group(const vb_ranks_options *o)
+static struct vb_ranks *new_group(const vb_ranks_options *o)
 {
-    struct rank_group *r = vb_alloc(&o->allocator, 1, sizeof *r);
+    struct vb_ranks *r = vb_alloc(&o->allocator, 1, sizeof *r);
     if (!r)
         return NULL;
     r->allocator = o->allocator;
@@ -90,7 +90,7 @@ int vb_ranks_open(vb_ranks **out, const vb_ranks_options *o, vb_error *err)
     *out = NULL;
     if (o->count < 1 || o->count > MOST_RANKS || o->rank < 0 || o->rank >= o->count)
         return vb_fail(err, VB_BAD_ARGUMENT, "rank %d of %d, wanted 0 to count - 1 of at most %d", o->rank, o->count, MOST_RANKS);
-    struct rank_group *r = new_group(o);
+    struct vb_ranks *r = new_group(o);
     int code = say_hello(o, r != NULL, err);
     if (!code)
         code = ranks_agree(r, set_shares(r, o->weights, err), err);

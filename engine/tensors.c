@@ -3,7 +3,7 @@
 #include "engine/base/utf8.h"
 #include "engine/files/checkpoint.h"
 #include "simd/decode.h"
-#include "simd/quantised.h"
+#include "simd/quantized.h"
 #include "simd/fpenv.h"
 
 #include <errno.h>
@@ -53,7 +53,7 @@ static int tell(const struct tensor *t, vb_tensor *out)
     if (!t)
         return 0;
     *out = (vb_tensor){.name = t->name, .dtype = t->dtype_name, .ndim = t->ndim, .data = t->data, .bytes = t->bytes, .file = t->file,
-                       .quantised = dtype_is_quantised(t->dtype)};
+                       .quantized = dtype_is_quantized(t->dtype)};
     memcpy(out->shape, t->shape, sizeof out->shape);
     return 1;
 }
@@ -106,7 +106,7 @@ static enum weight_type weight_type_of(const char *dtype)
         return WEIGHT_I4;
     if (!strcmp(dtype, "F4"))
         return WEIGHT_F4;
-    while (type < WEIGHT_ALL_TYPES && strcmp(quantised_format((enum weight_type)type)->name, dtype))
+    while (type < WEIGHT_ALL_TYPES && strcmp(quantized_format((enum weight_type)type)->name, dtype))
         type++;
     return (enum weight_type)type;
 }
@@ -134,7 +134,7 @@ int vb_tensor_f32(const vb_tensor *t, size_t first, size_t count, float *out, vb
             out[i] = (float)((((const uint8_t *)t->data)[(first + i) / 2] >> (first + i) % 2 * 4 & 15) - 8);
     } else if (type == WEIGHT_F4) { /* the scales are other tensors */
         for (size_t i = 0; i < count; i++)
-            out[i] = 0.5f * (float)quantised_e2m1[((const uint8_t *)t->data)[(first + i) / 2] >> (first + i) % 2 * 4 & 15];
+            out[i] = 0.5f * (float)quantized_e2m1[((const uint8_t *)t->data)[(first + i) / 2] >> (first + i) % 2 * 4 & 15];
     } else if (count) { /* rows are whole blocks: one after the other they are one row */
         struct weight_view view = {.type = type, .data = t->data, .rows = 1, .cols = numbers, .stride = numbers, .tensor_scale = 1.0f};
         decode_weights(out, &view, 0, first, count);

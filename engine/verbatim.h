@@ -75,18 +75,18 @@ typedef struct vb_allocator {
 } vb_allocator;
 
 /* ---- a model ---------------------------------------------------------------------------------------------------- */
-typedef struct model vb_model;
+typedef struct vb_model vb_model;
 typedef struct vb_model_options {
     vb_allocator allocator; /* it is copied; what `context` points at must live until the model and its sessions are closed */
     /* NULL or "f32": weights are used as stored, and activations are f32. "bf16": the input of linear layers is rounded
      * to BF16. Weights that are not stored as BF16 are rounded to BF16 into a copy when the model is opened. "q8",
-     * "q4": weights are quantised to Q8_0 or Q4_0 into a copy when the model is opened. With "bf16", INT4 weights
+     * "q4": weights are quantized to Q8_0 or Q4_0 into a copy when the model is opened. With "bf16", INT4 weights
      * (compressed-tensors) are rounded without a copy. With "q8" and "q4", they keep their codes and scales. In every
-     * precision, weights that a GGUF file stores quantised are used as stored. "tensor": "bf16" with a GPU's tensor cores
+     * precision, weights that a GGUF file stores quantized are used as stored. "tensor": "bf16" with a GPU's tensor cores
      * (verbatim_device.h). */
     const char *precision;
     /* The type of the numbers in the KV caches. NULL or "f32": caches are not rounded. "bf16": each number is rounded to
-     * BF16 when it is stored, so that caches take half as much memory. "q8": latents are quantised in groups of 32, so that
+     * BF16 when it is stored, so that caches take half as much memory. "q8": latents are quantized in groups of 32, so that
      * caches take 0.31 as much; kv_lora_rank must be a multiple of 32. Caches of EAGLE heads are f32 always. */
     const char *cache_type;
     /* A list such as "as=vllm-2025,concat=hidden-embedding" that selects the points on which the model follows another
@@ -113,7 +113,7 @@ typedef struct vb_model_options {
     void (*progress)(void *context, size_t done, size_t total);
     void *progress_context;
     /* The processes that compute the model together (verbatim_ranks.h, which also says what is refused then); NULL: this one alone */
-    struct rank_group *ranks;
+    struct vb_ranks *ranks;
     const struct vb_offload *offload; /* a GPU that computes parts of the model (verbatim_device.h); NULL: none. Not with `ranks` */
 } vb_model_options;
 
@@ -164,7 +164,7 @@ int32_t vb_max_positions(const vb_model *model);           /* max_position_embed
 int vb_is_end_token(const vb_model *model, int32_t token);
 
 /* A model's tokenizer (verbatim_text.h). */
-typedef struct tokenizer vb_tokenizer;
+typedef struct vb_tokenizer vb_tokenizer;
 
 /* ---- a session: one sequence of tokens with its caches -------------------------------------------------------------- */
 typedef struct vb_session vb_session;

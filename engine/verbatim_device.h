@@ -10,13 +10,13 @@
 #define VERBATIM_DEVICE_H
 
 /* vb_session_options.prefill "cublas", for performance: in passes over the prompt, cuBLAS multiplies the matrices of the layers that the GPU computes, in BF16
- * with sums in f32. So weights that are not BF16 are rounded to it. It multiplies no quantised matrices, and not W_uk and W_uv. The prompt is computed in
+ * with sums in f32. So weights that are not BF16 are rounded to it. It multiplies no quantized matrices, and not W_uk and W_uv. The prompt is computed in
  * chunks of 512 tokens, and rows of vb_evaluate count as rows of a prompt. Results have other bits, which depend on the version of cuBLAS, on the kind of GPU
  * and on which layers it computes, but not on drafts, threads or `isa`. cuBLAS is opened with the first such session: libcublas.so.13, .12 or .11. Taps, forced
  * and recorded routes, and batches do not go with it. It has not yet run on a GPU. */
 
 /* vb_model_options.precision "tensor", for performance: weights are those of "bf16", and in all passes the GPU's tensor cores multiply the matrices that it has,
- * but not quantised ones, and not W_uk and W_uv. Results have other bits than with "bf16". They depend on the kind of GPU and on which parts of the model it
+ * but not quantized ones, and not W_uk and W_uv. Results have other bits than with "bf16". They depend on the kind of GPU and on which parts of the model it
  * computes, but not on drafts, batches, chunks, threads or `isa`. The GPU must have tensor cores for BF16 (compute capability 8.0). Taps, forced and recorded
  * routes, and prefill "expanded" and "onednn" do not go with it. It has not yet run on a GPU. */
 

@@ -10,7 +10,7 @@ typedef struct vb_model_facts {
     int rope_halves;      /* 1: RoPE rotates the pairs (i, i + r/2) of r numbers; 0: the adjacent pairs (2i, 2i+1) */
     int no_groups;        /* 1: the model is a GGUF file without expert groups, so each token chooses among all experts */
     int no_query_scale;   /* 1: the model is a GGUF file of Mistral 4 without the factor by which queries are scaled */
-    size_t copied_bytes;  /* bytes of weights that were rounded, quantised or reordered when the model was opened */
+    size_t copied_bytes;  /* bytes of weights that were rounded, quantized or reordered when the model was opened */
     double copy_seconds;  /* seconds that making these copies took */
     int repack_cache;     /* what became of vb_model_options.repack_cache: 0: there is no file of copies; 1: the copies are mapped
                              from the file; 2: the file was written, by this process or by
@@ -72,23 +72,23 @@ typedef struct vb_system {
 int vb_system_at(size_t i, vb_system *out);
 
 /* ---- a model as one GGUF file -------------------------------------------------------------------------------------- */
-typedef struct vb_quantise_options {
+typedef struct vb_quantize_options {
     const char *type;           /* type of linear layers, experts and output heads: "f32", "bf16", "q8_0" or "q4_0". With Q8_0 and
                                    Q4_0, the length of a row must be a multiple of 32. A matrix whose rows have another length keeps
                                    its stored type, except that FP8 and INT4 become F32 */
     const char *embedding_type; /* NULL or "as-stored": the stored type; else "f32", "bf16", "q8_0" or "q4_0" */
     const char *head_type;      /* type of output heads. NULL: the same as `type`; "as-stored": the stored type; else "f32", "bf16",
                                    "q8_0" or "q4_0" */
-} vb_quantise_options;
+} vb_quantize_options;
 
 /* Plans a GGUF file, but computes and writes nothing yet. `model` must have been opened from the directory `dir` in
  * precision f32 and must outlive the plan. Returns VB_UNSUPPORTED if a GGUF file cannot express a setting of
  * config.json; the message names the setting. On an error *out is NULL. */
-typedef struct gguf_plan vb_quantise;
-int vb_quantise_open(vb_quantise **out, const vb_model *model, const char *dir, const vb_quantise_options *options, vb_error *err);
-void vb_quantise_close(vb_quantise *plan);
+typedef struct vb_quantize vb_quantize;
+int vb_quantize_open(vb_quantize **out, const vb_model *model, const char *dir, const vb_quantize_options *options, vb_error *err);
+void vb_quantize_close(vb_quantize *plan);
 /* `done` is the number of bytes written so far, and `total` the number of all bytes. If the callback returns a value
- * other than 0, vb_quantise_write or vb_tensors_write stops writing and returns VB_STOPPED. */
+ * other than 0, vb_quantize_write or vb_tensors_write stops writing and returns VB_STOPPED. */
 typedef int (*vb_progress_or_stop)(void *context, size_t done, size_t total);
 /* Converts the weights and writes the planned file to `fd`, which is an empty file that is open for writing. Error
  * messages call the file `name`. `threads` 0 means the number of processors in the affinity mask. `progress` may be
@@ -97,15 +97,15 @@ typedef int (*vb_progress_or_stop)(void *context, size_t done, size_t total);
  * Returns VB_BAD_CHECKPOINT if a weight is not finite or is too large for its new type; the message names the file, the
  * tensor and the index. Returns VB_IO if the file cannot be written. The caller closes `fd`. After an error, the caller
  * deletes the incomplete file. */
-int vb_quantise_write(vb_quantise *plan, int fd, const char *name, int32_t threads, vb_progress_or_stop progress,
+int vb_quantize_write(vb_quantize *plan, int fd, const char *name, int32_t threads, vb_progress_or_stop progress,
                       void *context, vb_error *err);
 
-size_t vb_quantise_bytes(const vb_quantise *plan);           /* size of the whole file */
-const char *vb_quantise_tokenizer(const vb_quantise *plan);  /* value of tokenizer.ggml.pre; NULL: the file has no tokenizer */
+size_t vb_quantize_bytes(const vb_quantize *plan);           /* size of the whole file */
+const char *vb_quantize_tokenizer(const vb_quantize *plan);  /* value of tokenizer.ggml.pre; NULL: the file has no tokenizer */
 /* Returns note i, counted from 0, or NULL if there are not so many notes. A note is a sentence about a difference
  * between the planned GGUF file and the directory `dir`. */
-const char *vb_quantise_note(const vb_quantise *plan, size_t i);
-typedef struct vb_quantised_tensor {
+const char *vb_quantize_note(const vb_quantize *plan, size_t i);
+typedef struct vb_quantized_tensor {
     const char *name, *type, *role; /* role is "linear", "embedding", "head" or "other"; the strings are valid until the plan is
                                        closed */
     int kept;                       /* 1: the tensor keeps its stored type, because the length of its rows is not a multiple of
@@ -113,8 +113,8 @@ typedef struct vb_quantised_tensor {
     size_t bytes;
     int32_t ndim;
     size_t shape[3];                /* outermost extent first */
-} vb_quantised_tensor;
+} vb_quantized_tensor;
 /* Fills *out with tensor i of the file, counted from 0, and returns 1. Returns 0 if there are fewer tensors. */
-int vb_quantise_tensor(const vb_quantise *plan, size_t i, vb_quantised_tensor *out);
+int vb_quantize_tensor(const vb_quantize *plan, size_t i, vb_quantized_tensor *out);
 
 #endif

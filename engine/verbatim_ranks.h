@@ -9,7 +9,7 @@
  * everything. The other ranks call vb_ranks_follow, which computes their share of each pass until rank 0 calls
  * vb_ranks_close. On rank 0, only one thread at a time may use models, sessions and batches of the group.
  *
- * Refused on ranks with VB_BAD_ARGUMENT: the option `numa`, vb_model_lock, prefill "onednn", vb_quantise_open, and taps of scores with
+ * Refused on ranks with VB_BAD_ARGUMENT: the option `numa`, vb_model_lock, prefill "onednn", vb_quantize_open, and taps of scores with
  * prefill "expanded". */
 #ifndef VERBATIM_RANKS_H
 #define VERBATIM_RANKS_H
@@ -31,7 +31,7 @@ typedef struct vb_ranks_options {
     const char *isa;         /* instruction set of a rank other than 0, as in vb_session_options; NULL: the best one */
 } vb_ranks_options;
 
-typedef struct rank_group vb_ranks;
+typedef struct vb_ranks vb_ranks;
 /* Opens the group of ranks. All ranks call it. *options and its strings and arrays are copied. It is an error, on all ranks, if the ranks
  * were built from different versions of the library, or if one of them has no memory. */
 int vb_ranks_open(vb_ranks **out, const vb_ranks_options *options, vb_error *err);

@@ -14,7 +14,7 @@ typedef struct vb_tensor {
     const void *data;  /* row-major and little-endian; the address need not be aligned */
     size_t bytes;
     const char *file;  /* the file that holds the tensor; vb_tensors_write does not read it */
-    int quantised;     /* 1: the data consist of blocks of 32 or 256 quantised numbers, as GGUF defines them */
+    int quantized;     /* 1: the data consist of blocks of 32 or 256 quantized numbers, as GGUF defines them */
 } vb_tensor;
 
 /* Opens the tensors at `path`: a safetensors file, a GGUF file, or the directory of a checkpoint,
@@ -39,7 +39,7 @@ int vb_tensors_find(const vb_tensors *tensors, const char *name, vb_tensor *out)
 const char *vb_tensors_metadata(const vb_tensors *tensors, const char *key);
 
 /* Converts `count` numbers of a tensor to f32. The first of them is number `first` of the tensor, counted from 0 in
- * row-major order. The tensor's type may be F32, F16, BF16, F8_E4M3, I8, I4, F4, any quantised type that vb_model_open supports,
+ * row-major order. The tensor's type may be F32, F16, BF16, F8_E4M3, I8, I4, F4, any quantized type that vb_model_open supports,
  * F64, I64 or I32. Numbers of type F64, I64 and I32 are rounded to f32. Numbers of type F8_E4M3, I8, I4 (code - 8) and F4 (E2M1) are not
  * multiplied by their scales, because the scales are in another tensor. Returns VB_UNSUPPORTED if the tensor has another type.
  * Returns VB_BAD_ARGUMENT if the tensor has fewer than first + count numbers. */

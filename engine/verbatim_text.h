@@ -51,7 +51,7 @@ size_t vb_utf8_valid(const char *text, size_t size);
  * under the key chat_template of tokenizer_config.json. Returns VB_IO if the checkpoint has no template. Returns
  * VB_UNSUPPORTED if the template uses a part of Jinja2 that is not implemented; the message names this part.
  * `allocator` may be NULL. An open template is read-only, and threads may share it. */
-typedef struct chat_template vb_template;
+typedef struct vb_template vb_template;
 int vb_template_open(vb_template **out, const char *dir, const vb_allocator *allocator, vb_error *err);
 void vb_template_close(vb_template *chat);
 /* Returns the text of the template, followed by a 0 byte, and sets *size to its size in bytes; `size` may be NULL. The

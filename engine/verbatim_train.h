@@ -41,7 +41,7 @@ typedef struct vb_trainer_options {
     size_t draft_vocab_size;
 } vb_trainer_options;
 
-typedef struct trainer vb_trainer;
+typedef struct vb_trainer vb_trainer;
 
 /* Opens a trainer. Every weight that it trains takes 16 bytes: f32 copies of the weight, its gradient and two moments of AdamW.
  * The model does not change. It must have the precision f32 and the cache type f32, and must outlive the trainer. `options` may be NULL.

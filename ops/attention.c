@@ -14,7 +14,7 @@
 #define GROUP 48                      /* (query, head) pairs that share one reading of the cache */
 
 static size_t packed_latent(const struct attention *a) { return packed_length(a->latent); }
-static size_t groups_of(const struct attention *a) { return a->latent / QUANTISED_GROUP; }
+static size_t groups_of(const struct attention *a) { return a->latent / QUANTIZED_GROUP; }
 
 /* Returns how many numbers the o_b of one query have. */
 static size_t values_of(const struct attention *a, size_t context) { return at_least(1, a->heads * blocks_of(context) * packed_latent(a)); }
@@ -43,7 +43,7 @@ struct attention_pass {
     size_t group_count, blocks;
     size_t whole, tasks; /* tasks of the cache: `whole` (group, block) tasks, then halves of such tasks */
     float *query, *query_packed;  /* [S, H, c+r] = [q_abs | q_rope] */
-    struct quantised_group *query_groups; /* [S, H, c / 32]: q_abs quantised, with cache type q8 */
+    struct quantized_group *query_groups; /* [S, H, c / 32]: q_abs quantized, with cache type q8 */
     float *score;                 /* [threads, GROUP, SCORE_STRIDE]: s of one block, then p */
     float *rope_score;            /* the same, for the dot over the rope part, with cache type q8 */
     float *m, *l;                 /* [S*H, blocks]. m: m_b, later e_b; l: l_b */
@@ -51,7 +51,7 @@ struct attention_pass {
     float *latent;                /* [S*H, packed(c)] = o, in packed order */
     struct op_packed o;           /* o in the form that w_uv needs, if this is not f32; row s*H + h */
     float *q_nope;                /* [S, H, n] rounded, in precision bf16 */
-    struct quantised_group *q_groups; /* q_nope quantised, if W_uk is quantised */
+    struct quantized_group *q_groups; /* q_nope quantized, if W_uk is quantized */
     char *rows;                   /* [threads, 256, row_bytes]: copies of cache rows that are not adjacent in memory */
     float *shown;                 /* [blocks * 256]: scores for the probe */
 };
@@ -62,7 +62,7 @@ size_t op_attention_scratch(const struct attention *a, size_t S, size_t context,
     size_t queries = queries_at_once(a, S, context), pairs = queries * a->heads;
     struct kv_layout rows = attention_rows(a);
     size_t of_q8 = a->cache != KV_Q8 ? 0 : op_scratch_bytes((size_t)threads * GROUP * SCORE_STRIDE) +
-                                           op_scratch_bytes(pairs * groups_of(a) * sizeof(struct quantised_group) / sizeof(float));
+                                           op_scratch_bytes(pairs * groups_of(a) * sizeof(struct quantized_group) / sizeof(float));
     return of_q8 + op_scratch_bytes(pairs * width) + op_scratch_bytes(pairs * row) +
            op_scratch_bytes((size_t)threads * GROUP * SCORE_STRIDE) + 2 * op_scratch_bytes(pairs * blocks) +
            op_scratch_bytes(queries * values_of(a, context)) + op_scratch_bytes(pairs * packed_latent(a)) +
@@ -199,9 +199,9 @@ static void absorb(struct attention_pass *p, size_t h, int thread, float *query,
     size_t first = h * a->uk_stride, ldq = attention_row_heads(a) * (a->nope + a->rope), ldr = a->heads * a->nope;
     const float *q = p->q + h * (a->nope + a->rope);
     if (a->uk_transposed) {
-        size_t groups = a->nope / QUANTISED_GROUP;
+        size_t groups = a->nope / QUANTIZED_GROUP;
         struct weight_view w_uk = weight_rows(&a->w_uk, first, a->latent);
-        struct quantised_group *rows = p->q_groups + h * groups;
+        struct quantized_group *rows = p->q_groups + h * groups;
         for (size_t s = 0; s < p->S; s++) {
             struct op_packed row = {.K = a->nope, .rows[OP_GROUPS] = (char *)(rows + s * a->heads * groups)};
             op_pack_part(p->cx, &row, 0, q + s * ldq, 0, a->nope);
@@ -236,7 +236,7 @@ static void absorb_head(void *arg, size_t h, int thread)
         size_t pair = s * a->heads + h;
         p->cx->k->pack(p->query_packed + pair * p->row, query + s * ldy, width);
         if (a->cache == KV_Q8)
-            p->cx->k->quantise(p->query_groups + pair * groups_of(a), p->query_packed + pair * p->row, a->latent);
+            p->cx->k->quantize(p->query_groups + pair * groups_of(a), p->query_packed + pair * p->row, a->latent);
     }
 }
 
@@ -251,7 +251,7 @@ static void dots_of_groups(const struct attention_pass *p, int thread, const str
     struct weight_view rope = kv_rope_view(&p->layout, rows->data, rows->rows);
     float *rope_score = p->rope_score + (size_t)thread * GROUP * SCORE_STRIDE;
     void *scratch = op_kernel_scratch(p->cx, thread);
-    p->cx->k->matmul_quantised(score, SCORE_STRIDE, rows, 0, rows->rows, p->query_groups + first * groups_of(p->a), groups_of(p->a), pairs,
+    p->cx->k->matmul_quantized(score, SCORE_STRIDE, rows, 0, rows->rows, p->query_groups + first * groups_of(p->a), groups_of(p->a), pairs,
                                scratch);
     p->cx->k->matmul[WEIGHT_BF16](rope_score, SCORE_STRIDE, &rope, 0, rows->rows, p->query_packed + first * p->row + p->a->latent, p->row, pairs,
                                   scratch);
@@ -331,7 +331,7 @@ static void join_values(const struct attention_pass *p, size_t pair)
     if (p->o.rows[OP_ROUNDED])
         op_round_x(op_packed_row(&p->o, OP_ROUNDED, pair), o, c);
     if (p->o.rows[OP_GROUPS])
-        p->cx->k->quantise(op_packed_row(&p->o, OP_GROUPS, pair), o, p->a->latent);
+        p->cx->k->quantize(op_packed_row(&p->o, OP_GROUPS, pair), o, p->a->latent);
 }
 
 static void value_head(void *arg, size_t h, int thread)
@@ -414,7 +414,7 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
     p.score = op_take(cx, (size_t)cx->threads * GROUP * SCORE_STRIDE);
     if (a->cache == KV_Q8) {
         p.rope_score = op_take(cx, (size_t)cx->threads * GROUP * SCORE_STRIDE);
-        p.query_groups = (struct quantised_group *)(void *)op_take(cx, pairs * groups_of(a) * sizeof(struct quantised_group) / sizeof(float));
+        p.query_groups = (struct quantized_group *)(void *)op_take(cx, pairs * groups_of(a) * sizeof(struct quantized_group) / sizeof(float));
     }
     p.m = op_take(cx, pairs * blocks);
     p.l = op_take(cx, pairs * blocks);
@@ -422,7 +422,7 @@ void op_attention(struct op_ctx *cx, float *y, const float *q, const struct time
     p.latent = op_take(cx, pairs * packed_latent(a));
     p.o = op_take_packed(cx, (1u << op_form(cx, &a->w_uv)) & ~(1u << OP_F32), pairs, a->latent);
     if (a->uk_transposed)
-        p.q_groups = (struct quantised_group *)(void *)op_take_packed(cx, 1u << OP_GROUPS, pairs, a->nope).rows[OP_GROUPS];
+        p.q_groups = (struct quantized_group *)(void *)op_take_packed(cx, 1u << OP_GROUPS, pairs, a->nope).rows[OP_GROUPS];
     else
         p.q_nope = op_take(cx, pairs * a->nope);
     p.groups = (struct attention_group *)(void *)op_take(cx, pairs * sizeof(struct attention_group) / sizeof(float));

@@ -20,10 +20,10 @@
  * divided by L.
  *
  * If the cache type is q8, the scores are s_j = (dot(q_abs[h], latent_j) + dot(q_rope[h], rope_j)) * scale instead. The
- * first dot follows rule 2, with q_abs quantised in groups of 32; the second follows rule 1. The sum and the product are
+ * first dot follows rule 2, with q_abs quantized in groups of 32; the second follows rule 1. The sum and the product are
  * each rounded once. In o_b, each number of a latent is fl32(d * q).
  *
- * The product with W_uv follows rule 1, or rule 2 if W_uv is quantised. Nothing is computed for tokens that a query may
+ * The product with W_uv follows rule 1, or rule 2 if W_uv is quantized. Nothing is computed for tokens that a query may
  * not attend to. */
 #ifndef VB_ATTENTION_H
 #define VB_ATTENTION_H
@@ -42,7 +42,7 @@ struct timeline {
 };
 
 /* Rows of W_uk for head h begin at row h * uk_stride of w_uk: n rows with c columns. If uk_transposed is set, W_uk is
- * stored transposed: each head has c rows with n columns. uk_transposed is set if W_uk is quantised, and only then. The
+ * stored transposed: each head has c rows with n columns. uk_transposed is set if W_uk is quantized, and only then. The
  * sums over n in q_abs then follow rule 2. Rows of W_uv for head h begin at row h * uv_stride of w_uv: v rows with c
  * columns. */
 struct attention {

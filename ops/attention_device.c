@@ -9,7 +9,7 @@
 
 static size_t width_of(const struct attention *a) { return packed_length(a->latent + a->rope); }
 static size_t columns_of(const struct attention *a) { return packed_length(a->latent); }
-static size_t group_floats(size_t K) { return K / QUANTISED_GROUP * sizeof(struct quantised_group) / sizeof(float); }
+static size_t group_floats(size_t K) { return K / QUANTIZED_GROUP * sizeof(struct quantized_group) / sizeof(float); }
 
 /* What one query needs, in floats. */
 struct room {
@@ -39,7 +39,7 @@ size_t device_attention_scratch(const struct attention *a, size_t S, size_t cont
 
 static float *take(struct op_ctx *cx, size_t floats) { return floats ? device_at(cx->device, op_take(cx, floats)) : NULL; }
 
-/* The product with W_uv, or with a quantised W_uk. */
+/* The product with W_uv, or with a quantized W_uk. */
 static void multiply_heads(struct op_ctx *cx, const struct attention *a, struct device_heads p, size_t S)
 {
     p.heads = a->heads;
@@ -55,7 +55,7 @@ static void some_queries(struct op_ctx *cx, float *y, const float *q, const stru
                                                     .y_step = args->columns, .x = q, .ldx = args->ldq, .x_step = n + a->rope}, S);
     device_launch(g, KERNEL_absorb, divide_up(args->columns, VALUE_COLUMNS), H, divide_up(S, ABSORB_ROWS), args, sizeof *args);
     if (a->cache == KV_Q8)
-        device_launch(g, KERNEL_quantise_queries, divide_up(S * H * (a->latent / QUANTISED_GROUP), THREADS_quantise_queries / 32), 1, 1, args, sizeof *args);
+        device_launch(g, KERNEL_quantize_queries, divide_up(S * H * (a->latent / QUANTIZED_GROUP), THREADS_quantize_queries / 32), 1, 1, args, sizeof *args);
     device_launch(g, KERNEL_attention_scores, args->blocks * (ATTENTION_BLOCK / SCORE_TOKENS), divide_up(H, SCORE_HEADS), S, args, sizeof *args);
     device_launch(g, KERNEL_attention_values, args->blocks, divide_up(H, VALUE_HEADS) * divide_up(args->columns, VALUE_COLUMNS), S, args, sizeof *args);
     device_launch(g, KERNEL_join_blocks, S * H, divide_up(args->columns, THREADS_join_blocks), 1, args, sizeof *args);
@@ -73,12 +73,12 @@ void device_attention(struct op_ctx *cx, float *y, const float *q, const struct 
     if (!a->heads)
         return;
     struct attention_args args = {.w_uk = device_view(cx->device, &a->w_uk), .query = take(cx, most * r.query),
-                                  .query_groups = (struct quantised_group *)(void *)take(cx, most * r.query_groups), .score = take(cx, most * r.score),
+                                  .query_groups = (struct quantized_group *)(void *)take(cx, most * r.query_groups), .score = take(cx, most * r.score),
                                   .m = take(cx, most * r.m), .l = take(cx, most * r.m), .values = take(cx, most * r.values), .o = take(cx, most * r.o),
                                   .ldq = ldq, .heads = a->heads, .nope = a->nope, .rope = a->rope, .latent = a->latent, .width = width_of(a),
                                   .columns = columns_of(a), .blocks = blocks_of(a->longest), .uk_stride = a->uk_stride, .layer = a->layer,
                                   .row_bytes = kv_row_bytes(&layout), .rope_at = kv_rope_at(&layout), .scale = a->scale, .cache = (int)a->cache,
-                                  .rounds_q = cx->bf16, .rounds_o = cx->bf16 && !weight_is_quantised(a->w_uv.type)};
+                                  .rounds_q = cx->bf16, .rounds_o = cx->bf16 && !weight_is_quantized(a->w_uv.type)};
     q = device_at(cx->device, q);
     y = device_at(cx->device, y);
     for (size_t s = 0; s < S; s += most) {

@@ -18,7 +18,7 @@ size_t weight_gather_bytes(const struct weight_view *w, size_t count)
     return weight_bytes(&copy);
 }
 
-/* Copies the row in lane `from_lane` of a panel to lane `to_lane` of another. simd/quantised.h has the layout: in each
+/* Copies the row in lane `from_lane` of a panel to lane `to_lane` of another. simd/quantized.h has the layout: in each
  * pair of groups, 2 x 16 scales of two bytes, or 16 of four, are followed by codes, of which every 64 bytes hold four of each
  * row. */
 static void copy_lane(unsigned char *to, size_t to_lane, const unsigned char *from, size_t from_lane, const struct weight_view *w)

@@ -7,7 +7,7 @@
 
 #define GROUP_BYTES 36 /* of a group of type CACHE_Q8 */
 
-size_t kv_rope_at(const struct kv_layout *l) { return l->latent / QUANTISED_GROUP * GROUP_BYTES; }
+size_t kv_rope_at(const struct kv_layout *l) { return l->latent / QUANTIZED_GROUP * GROUP_BYTES; }
 
 size_t kv_row_bytes(const struct kv_layout *l)
 {
@@ -37,11 +37,11 @@ static void write_bf16(uint16_t *row, const float *x, size_t n, size_t room)
 
 static void write_groups(const struct kernels *k, char *row, const float *x, size_t n)
 {
-    for (size_t i = 0; i < n; i += QUANTISED_GROUP, row += GROUP_BYTES) {
-        float packed[QUANTISED_GROUP];
-        struct quantised_group group;
-        k->pack(packed, x + i, QUANTISED_GROUP);
-        k->quantise(&group, packed, QUANTISED_GROUP);
+    for (size_t i = 0; i < n; i += QUANTIZED_GROUP, row += GROUP_BYTES) {
+        float packed[QUANTIZED_GROUP];
+        struct quantized_group group;
+        k->pack(packed, x + i, QUANTIZED_GROUP);
+        k->quantize(&group, packed, QUANTIZED_GROUP);
         memcpy(row, &group.d, sizeof group.d);
         memcpy(row + sizeof group.d, group.q, sizeof group.q);
     }
@@ -88,7 +88,7 @@ struct weight_view kv_rows_view(const struct kv_layout *l, const void *rows, siz
     size_t width = packed_length(l->latent + l->rope);
     if (l->type == KV_Q8)
         return (struct weight_view){.type = WEIGHT_CACHE_Q8, .data = rows, .rows = count, .cols = l->latent,
-                                    .stride = kv_row_bytes(l) / GROUP_BYTES * QUANTISED_GROUP};
+                                    .stride = kv_row_bytes(l) / GROUP_BYTES * QUANTIZED_GROUP};
     return (struct weight_view){.type = l->type == KV_BF16 ? WEIGHT_BF16 : WEIGHT_F32, .data = rows, .rows = count, .cols = width,
                                 .stride = width, .packed = l->type == KV_F32};
 }

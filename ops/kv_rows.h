@@ -5,7 +5,7 @@
  *
  *     f32     one row of c + r numbers of type f32, in packed order (simd/kernels.h)
  *     bf16    one row of c + r numbers of type BF16, in natural order, rounded to nearest, ties to even
- *     q8      the latent as c / 32 groups of type CACHE_Q8 (simd/quantised.h), quantised by rule 2 (docs/ARITHMETIC.md); then
+ *     q8      the latent as c / 32 groups of type CACHE_Q8 (simd/quantized.h), quantized by rule 2 (docs/ARITHMETIC.md); then
  *             the rope part as BF16, rounded as above. c is a multiple of 32
  *
  * Rows are padded with 0. */

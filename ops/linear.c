@@ -12,7 +12,7 @@ size_t op_packed_bytes(int form, size_t K)
     case OP_F32:
     case OP_ROUNDED: return packed_length(K) * sizeof(float);
     case OP_BF16: return packed_length(K) * sizeof(uint16_t);
-    default: return K / QUANTISED_GROUP * sizeof(struct quantised_group);
+    default: return K / QUANTIZED_GROUP * sizeof(struct quantized_group);
     }
 }
 
@@ -20,7 +20,7 @@ size_t op_packed_bytes(int form, size_t K)
 size_t op_packed_scratch(size_t S, size_t K)
 {
     return op_scratch_bytes(S * packed_length(K)) +
-           op_scratch_bytes(S * (packed_length(K) / QUANTISED_GROUP) * sizeof(struct quantised_group) / sizeof(float));
+           op_scratch_bytes(S * (packed_length(K) / QUANTIZED_GROUP) * sizeof(struct quantized_group) / sizeof(float));
 }
 
 struct op_packed op_take_packed(struct op_ctx *cx, unsigned forms, size_t S, size_t K)
@@ -48,7 +48,7 @@ void op_pack_part(const struct op_ctx *cx, const struct op_packed *p, size_t s, 
     float *wide = p->rows[OP_F32] ? op_packed_row(p, OP_F32, s) : NULL, packed[DOT_BLOCK];
     float *rounded = p->rows[OP_ROUNDED] ? op_packed_row(p, OP_ROUNDED, s) : NULL;
     uint16_t *narrow = p->rows[OP_BF16] ? op_packed_row(p, OP_BF16, s) : NULL;
-    struct quantised_group *groups = p->rows[OP_GROUPS] ? op_packed_row(p, OP_GROUPS, s) : NULL;
+    struct quantized_group *groups = p->rows[OP_GROUPS] ? op_packed_row(p, OP_GROUPS, s) : NULL;
     if (wide && cx->onednn)
         memcpy(wide + k0, x, n * sizeof *x);
     else if (wide)
@@ -63,7 +63,7 @@ void op_pack_part(const struct op_ctx *cx, const struct op_packed *p, size_t s, 
         if (rounded)
             op_round_x(rounded + k0 + k, packed, packed_length(some));
         if (groups)
-            cx->k->quantise(groups + (k0 + k) / QUANTISED_GROUP, packed, some);
+            cx->k->quantize(groups + (k0 + k) / QUANTIZED_GROUP, packed, some);
     }
 }
 
@@ -100,7 +100,7 @@ void op_multiply(const struct op_ctx *cx, int thread, float *y, size_t ldy, cons
     case OP_F32:
     case OP_ROUNDED: cx->k->matmul[w->type](y, ldy, w, n0, n1, packed, ldp, S, scratch); break;
     case OP_BF16: cx->k->matmul_bf16(y, ldy, w, n0, n1, packed, ldp, S, scratch); break;
-    default: cx->k->matmul_quantised(y, ldy, w, n0, n1, packed, ldp / QUANTISED_GROUP, S, scratch);
+    default: cx->k->matmul_quantized(y, ldy, w, n0, n1, packed, ldp / QUANTIZED_GROUP, S, scratch);
     }
 }
 

@@ -7,8 +7,8 @@
  *
  * x is converted once for all layers that read it, into each form that one of them needs (struct op_packed). There are
  * four forms. The default form is f32 in packed order (kernel pack). In precision bf16 (op_ctx.bf16), every W that is
- * not quantised is BF16, and x is rounded to BF16 (kernels pack and narrow, or op_round_x). For a quantised W, x is quantised in
- * groups of 32 numbers (kernels pack and quantise, rule 2). op_linear_exact never rounds x to BF16; the router's gate
+ * not quantized is BF16, and x is rounded to BF16 (kernels pack and narrow, or op_round_x). For a quantized W, x is quantized in
+ * groups of 32 numbers (kernels pack and quantize, rule 2). op_linear_exact never rounds x to BF16; the router's gate
  * needs this.
  *
  * With op_ctx.device, kernels of the device compute the same bits (ops/linear_device.h). op_pack, op_multiply and the other steps of a
@@ -18,10 +18,10 @@
  * of W. x then stays in natural order, and is rounded to BF16 if op_ctx.bf16 is set. op_linear_exact and op_multiply
  * never use oneDNN, so their results always have the bits that docs/ARITHMETIC.md defines.
  *
- * With op_ctx.tensor_cores, the device's tensor cores compute the sums for every W that is not quantised. x, and a W that is not BF16, are rounded to BF16.
+ * With op_ctx.tensor_cores, the device's tensor cores compute the sums for every W that is not quantized. x, and a W that is not BF16, are rounded to BF16.
  * The sums have a fixed order (ops/cuda/tensor.cu), but are not rounded as the contract says.
  *
- * With op_ctx.cublas, the device's library computes the sums for every W that is not quantised, in an order that it chooses. x, and a W
+ * With op_ctx.cublas, the device's library computes the sums for every W that is not quantized, in an order that it chooses. x, and a W
  * that is not BF16, are rounded to BF16. op_linear_exact never uses it. */
 #ifndef VB_LINEAR_H
 #define VB_LINEAR_H
@@ -56,7 +56,7 @@ void op_linear_cut(struct op_ctx *cx, float *y, const size_t *cuts, const float 
 enum op_form { OP_F32, OP_BF16, OP_ROUNDED, OP_GROUPS, OP_FORMS };
 static inline enum op_form op_form(const struct op_ctx *cx, const struct weight_view *w)
 {
-    if (weight_is_quantised(w->type))
+    if (weight_is_quantized(w->type))
         return OP_GROUPS;
     return !cx->bf16 ? OP_F32 : cx->onednn || cx->k->learns_magnitudes ? OP_BF16 : OP_ROUNDED;
 }

@@ -3,7 +3,7 @@
 #include <assert.h>
 
 #include "simd/grids.h"
-#include "simd/quantised.h"
+#include "simd/quantized.h"
 
 struct weight_view device_view(struct device *d, const struct weight_view *w)
 {
@@ -47,9 +47,9 @@ struct device_x device_convert(struct op_ctx *cx, unsigned forms, const float *x
     struct device *d = cx->device;
     struct device_x converted = {.rows = device_at(d, x), .K = K, .S = S};
     if (forms >> OP_GROUPS & 1) {
-        size_t groups = K / QUANTISED_GROUP;
-        struct quantised_group *to = device_at(d, op_take(cx, S * groups * sizeof *to / sizeof(float)));
-        device_run(d, quantise, S, divide_up(groups, THREADS_quantise / 32), 1, .y = to, .x = converted.rows, .ldx = K, .K = K, .heads = 1);
+        size_t groups = K / QUANTIZED_GROUP;
+        struct quantized_group *to = device_at(d, op_take(cx, S * groups * sizeof *to / sizeof(float)));
+        device_run(d, quantize, S, divide_up(groups, THREADS_quantize / 32), 1, .y = to, .x = converted.rows, .ldx = K, .K = K, .heads = 1);
         converted.groups = to;
     }
     if (forms >> OP_ROUNDED & 1) {
@@ -65,14 +65,14 @@ struct device_x device_convert(struct op_ctx *cx, unsigned forms, const float *x
 
 unsigned device_form(const struct op_ctx *cx, const struct weight_view *w)
 {
-    return 1u << (weight_is_quantised(w->type) ? OP_GROUPS : cx->cublas || cx->tensor_cores ? OP_BF16 : cx->bf16 ? OP_ROUNDED : OP_F32);
+    return 1u << (weight_is_quantized(w->type) ? OP_GROUPS : cx->cublas || cx->tensor_cores ? OP_BF16 : cx->bf16 ? OP_ROUNDED : OP_F32);
 }
 
 struct matmul_part device_part(struct device *d, const struct weight_view *w, float *y, size_t ldy)
 {
     struct matmul_part part = {.w = device_view(d, w), .y = y, .ldy = ldy};
-    if (weight_is_quantised(w->type)) {
-        const struct quantised_format *f = quantised_format(w->type);
+    if (weight_is_quantized(w->type)) {
+        const struct quantized_format *f = quantized_format(w->type);
         const struct type_grid *g = grid_of(w->type);
         part.format.numbers = f->numbers;
         part.format.bytes = f->bytes;
@@ -122,7 +122,7 @@ static const struct tile_kernel {
 } families[DEVICE_FAMILIES][5] = {
 #define X(name, tile_rows, rows) {KERNEL_##name, tile_rows, THREADS_##name, rows}
     [BY_RULE_1] = {X(linear1, 1, 4 * LINEAR_ROWS(1)), X(linear2, 2, 4 * LINEAR_ROWS(2)), X(linear4, 4, 4 * LINEAR_ROWS(4)), X(linear8, 8, 4 * LINEAR_ROWS(8))},
-    [BY_RULE_2] = {X(quantised1, 1, QUANTISED_ROWS), X(quantised2, 2, QUANTISED_ROWS), X(quantised4, 4, QUANTISED_ROWS), X(integer8, 8, TENSOR_ROWS),
+    [BY_RULE_2] = {X(quantized1, 1, QUANTIZED_ROWS), X(quantized2, 2, QUANTIZED_ROWS), X(quantized4, 4, QUANTIZED_ROWS), X(integer8, 8, TENSOR_ROWS),
                    X(integer32, 32, TENSOR_ROWS)},
     [BY_TENSOR_CORES] = {X(tensor8, 8, TENSOR_ROWS), X(tensor16, 16, TENSOR_ROWS), X(tensor64, 64, TENSOR_ROWS)}
 #undef X
@@ -156,16 +156,16 @@ static void start(struct device *d, struct matmul_args *args, size_t parts, enum
 
 static enum device_family family_of(const struct weight_view *w, const struct device_x *x)
 {
-    return weight_is_quantised(w->type) ? BY_RULE_2 : x->tensor_cores ? BY_TENSOR_CORES : BY_RULE_1;
+    return weight_is_quantized(w->type) ? BY_RULE_2 : x->tensor_cores ? BY_TENSOR_CORES : BY_RULE_1;
 }
 
 void device_multiply(struct device *d, const struct matmul_part *parts, size_t count, const struct device_x *x, const struct device_tiles *tiles)
 {
-    static const size_t unit[] = {[BY_RULE_1] = 1, [BY_RULE_2] = QUANTISED_GROUP, [BY_TENSOR_CORES] = 1};
+    static const size_t unit[] = {[BY_RULE_1] = 1, [BY_RULE_2] = QUANTIZED_GROUP, [BY_TENSOR_CORES] = 1};
     int by_library = x->narrow && !x->tensor_cores;
     assert(!by_library || !tiles);
     for (size_t i = 0; by_library && i < count; i++)
-        if (!weight_is_quantised(parts[i].w.type))
+        if (!weight_is_quantized(parts[i].w.type))
             device_product(d, &parts[i], x->narrow, x->S);
     for (enum device_family family = by_library ? BY_RULE_2 : BY_RULE_1; family < DEVICE_FAMILIES; family++) {
         size_t some = 0, T = tiles ? tiles->rows : device_tile_rows(d, x->S, family), K = family == BY_TENSOR_CORES ? narrow_length(x->K) : x->K;
@@ -199,20 +199,20 @@ void device_linears(struct op_ctx *cx, const struct linear *layers, size_t count
 
 void device_linear_heads(struct op_ctx *cx, const struct device_heads *p, size_t S)
 {
-    size_t mark = op_mark(cx), K = p->w->cols, groups = K / QUANTISED_GROUP;
-    int quantised = weight_is_quantised(p->w->type);
+    size_t mark = op_mark(cx), K = p->w->cols, groups = K / QUANTIZED_GROUP;
+    int quantized = weight_is_quantized(p->w->type);
     struct matmul_args args = {.x = p->x, .ldx = p->ldx, .S = S, .heads = p->heads, .w_step = p->w_step, .x_step = p->x_step, .y_step = p->y_step};
     args.part[0] = device_part(cx->device, p->w, p->y, p->ldy);
     args.part[0].w.rows = p->rows;
-    if (quantised) {
-        struct quantised_group *to = device_at(cx->device, op_take(cx, S * p->heads * groups * sizeof *to / sizeof(float)));
-        device_run(cx->device, quantise, S * p->heads, divide_up(groups, THREADS_quantise / 32), 1, .y = to, .x = p->x, .ldx = p->ldx, .K = K,
+    if (quantized) {
+        struct quantized_group *to = device_at(cx->device, op_take(cx, S * p->heads * groups * sizeof *to / sizeof(float)));
+        device_run(cx->device, quantize, S * p->heads, divide_up(groups, THREADS_quantize / 32), 1, .y = to, .x = p->x, .ldx = p->ldx, .K = K,
                    .heads = p->heads, .x_step = p->x_step);
         args.groups = to;
         args.ldx = p->heads * groups;
         args.x_step = groups;
     }
-    enum device_family family = quantised ? BY_RULE_2 : BY_RULE_1;
+    enum device_family family = quantized ? BY_RULE_2 : BY_RULE_1;
     size_t T = device_tile_rows(cx->device, S, family);
     start(cx->device, &args, 1, family, T, divide_up(S, T));
     op_give(cx, mark);

@@ -21,7 +21,7 @@ void device_linears(struct op_ctx *cx, const struct linear *layers, size_t count
  *
  *     y[s*ldy + h*y_step + n] = dot(row h*w_step + n of w, x[s*ldx + h*x_step ...])
  *
- * y and x are addresses of the device. x is f32, in natural order. For precision bf16, the caller has rounded it. A quantised w quantises it. */
+ * y and x are addresses of the device. x is f32, in natural order. For precision bf16, the caller has rounded it. A quantized w quantizes it. */
 struct device_heads {
     const struct weight_view *w;
     size_t heads, w_step, rows;
@@ -37,12 +37,12 @@ void device_linear_heads(struct op_ctx *cx, const struct device_heads *p, size_t
 /* Rows of x as kernels read them: addresses of the device. */
 struct device_x {
     const float *rows;                    /* [S,K], rounded if precision bf16 wants this */
-    const struct quantised_group *groups; /* [S,K/32], or NULL */
+    const struct quantized_group *groups; /* [S,K/32], or NULL */
     size_t K, S;
-    const uint16_t *narrow;               /* [S,K] in BF16, rows narrow_length(K) numbers apart, for matrices that are not quantised; or NULL */
+    const uint16_t *narrow;               /* [S,K] in BF16, rows narrow_length(K) numbers apart, for matrices that are not quantized; or NULL */
     int tensor_cores;                     /* with `narrow`. 0: device_gemm multiplies it by W; else the kernels of ops/cuda/tensor.cu do */
 };
-/* Returns the bit of the form of x that w needs, as for op_take_packed. With op_ctx.cublas or tensor_cores, it is OP_BF16 unless w is quantised. */
+/* Returns the bit of the form of x that w needs, as for op_take_packed. With op_ctx.cublas or tensor_cores, it is OP_BF16 unless w is quantized. */
 unsigned device_form(const struct op_ctx *cx, const struct weight_view *w);
 /* Converts x [S,K] to the forms that are needed, in scratch memory (op_packed_scratch). */
 struct device_x device_convert(struct op_ctx *cx, unsigned forms, const float *x, size_t S, size_t K);
@@ -63,7 +63,7 @@ struct device_tiles {
  * or row i if `rows` is NULL. */
 static inline size_t narrow_length(size_t K) { return (K + 7) / 8 * 8; }
 uint16_t *device_narrow(struct op_ctx *cx, const float *x, const int32_t *rows, size_t S, size_t K);
-/* Multiplies a matrix that is not quantised by S such rows. */
+/* Multiplies a matrix that is not quantized by S such rows. */
 void device_product(struct device *d, const struct matmul_part *part, const uint16_t *x, size_t S);
 /* Multiplies at most MATMUL_PARTS matrices by x. `tiles` is NULL, or the parts have experts. */
 void device_multiply(struct device *d, const struct matmul_part *parts, size_t count, const struct device_x *x, const struct device_tiles *tiles);

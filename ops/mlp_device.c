@@ -56,18 +56,18 @@ static size_t expert_step(const struct moe_weights *w, const struct mlp_weights 
 
 static int is_wide(const struct mlp_weights *w)
 {
-    return !weight_is_quantised(w->gate->type) && !weight_is_quantised(w->up->type) && !weight_is_quantised(w->down->type);
+    return !weight_is_quantized(w->gate->type) && !weight_is_quantized(w->up->type) && !weight_is_quantized(w->down->type);
 }
 
 /* Returns the number of rows in a tile. An expert has pairs / experts rows on average. Another number would not change any bit. All three matrices have
- * kernels for so many rows: if only some are quantised, at most 8. */
+ * kernels for so many rows: if only some are quantized, at most 8. */
 static size_t rows_of_tile(const struct op_ctx *cx, const struct mlp_weights *w, size_t S, size_t pairs, size_t experts)
 {
     size_t rows = 1 + 2 * pairs / experts < S ? 1 + 2 * pairs / experts : S;
-    int quantised = weight_is_quantised(w->gate->type) && weight_is_quantised(w->up->type) && weight_is_quantised(w->down->type);
+    int quantized = weight_is_quantized(w->gate->type) && weight_is_quantized(w->up->type) && weight_is_quantized(w->down->type);
     if (is_wide(w))
         return device_tile_rows(cx->device, rows, cx->tensor_cores ? BY_TENSOR_CORES : BY_RULE_1);
-    return device_tile_rows(cx->device, quantised || rows < 8 ? rows : 8, BY_RULE_2);
+    return device_tile_rows(cx->device, quantized || rows < 8 ? rows : 8, BY_RULE_2);
 }
 
 /* ---- experts by the device's library of matrix products (op_ctx.cublas) ---- */
@@ -164,7 +164,7 @@ void device_moe(struct op_ctx *cx, float *y, const float *x, const int32_t *expe
     assert(!cx->probe);
 
     exact.cublas = exact.tensor_cores = 0;
-    if (!is_wide(&zero)) /* if only some matrices of an expert are quantised, all three obey the contract */
+    if (!is_wide(&zero)) /* if only some matrices of an expert are quantized, all three obey the contract */
         of_experts = &exact;
     unsigned forms = w->shared ? forms_of_x(cx, w->shared) : 0, more = of_experts->cublas ? 0 : forms_of_x(of_experts, &zero);
     struct device_x converted = device_convert(cx, forms | more, x, S, d), for_experts = converted;

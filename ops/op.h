@@ -46,7 +46,7 @@ struct op_ctx {
      * only), and the results have other bits than docs/ARITHMETIC.md defines. Every W is then BF16 if bf16 is set, else F32. */
     struct onednn *const *onednn;
     int cublas;                  /* with `device`: its library of matrix products (ops/cuda/device.h) computes the linear layers whose weights are not
-                                    quantised, of prompts only. Their inputs are rounded to BF16, and the results have other bits than
+                                    quantized, of prompts only. Their inputs are rounded to BF16, and the results have other bits than
                                     docs/ARITHMETIC.md defines */
     int tensor_cores;            /* with `device`: precision tensor, ops/linear.h */
     char *scratch;               /* 64-byte aligned */

@@ -31,12 +31,12 @@ static size_t exchanged(const struct op_piece *p, size_t bytes)
 {
     switch (p->travel) {
     case OP_AS_BF16: return bytes / 2;
-    case OP_AS_GROUPS: return bytes / sizeof(struct quantised_group) * OP_GROUP_BYTES;
+    case OP_AS_GROUPS: return bytes / sizeof(struct quantized_group) * OP_GROUP_BYTES;
     default: return bytes;
     }
 }
 
-static void put_groups(char *to, const struct quantised_group *g, size_t count)
+static void put_groups(char *to, const struct quantized_group *g, size_t count)
 {
     for (; count--; g++, to += OP_GROUP_BYTES) {
         memcpy(to, &g->d, sizeof g->d);
@@ -44,19 +44,19 @@ static void put_groups(char *to, const struct quantised_group *g, size_t count)
     }
 }
 
-static void get_groups(struct quantised_group *g, const char *from, size_t count)
+static void get_groups(struct quantized_group *g, const char *from, size_t count)
 {
     for (; count--; g++, from += OP_GROUP_BYTES) {
         memcpy(&g->d, from, sizeof g->d);
         memcpy(g->q, from + sizeof g->d, sizeof g->q);
-        quantised_group_sums(g);
+        quantized_group_sums(g);
     }
 }
 
 static void put(const struct op_ctx *cx, char *to, const struct op_piece *p, const char *from, size_t bytes)
 {
     if (p->travel == OP_AS_GROUPS)
-        put_groups(to, (const struct quantised_group *)(const void *)from, bytes / sizeof(struct quantised_group));
+        put_groups(to, (const struct quantized_group *)(const void *)from, bytes / sizeof(struct quantized_group));
     else if (p->travel == OP_AS_BF16)
         cx->k->narrow((uint16_t *)(void *)to, (const float *)(const void *)from, bytes / sizeof(float));
     else
@@ -68,7 +68,7 @@ static void get(const struct op_ctx *cx, char *to, const struct op_piece *p, con
     if (p->travel == OP_AS_STORED)
         memcpy(to, from, bytes);
     if (p->travel == OP_AS_GROUPS)
-        get_groups((struct quantised_group *)(void *)to, from, bytes / sizeof(struct quantised_group));
+        get_groups((struct quantized_group *)(void *)to, from, bytes / sizeof(struct quantized_group));
     if (p->travel != OP_AS_BF16)
         return;
     for (size_t at = 0; at < bytes; at += DOT_CHUNK * sizeof(float)) { /* rows in packed order have whole chunks */

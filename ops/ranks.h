@@ -45,7 +45,7 @@ struct op_share op_share_of(const struct op_ranks *r, int rank, size_t count, si
 struct op_share op_own(const struct op_ctx *cx, size_t count, size_t unit);
 
 /* The form in which numbers are exchanged: as they are stored; as BF16, for f32 numbers in packed order that have been rounded to BF16; or as
- * groups of quantised numbers (struct quantised_group) without their sums, which the receiver computes again. */
+ * groups of quantized numbers (struct quantized_group) without their sums, which the receiver computes again. */
 enum op_travel { OP_AS_STORED, OP_AS_BF16, OP_AS_GROUPS };
 #define OP_GROUP_BYTES 36 /* bytes of an exchanged group: its scale, and 32 integers */
 

@@ -2,16 +2,16 @@
 #ifndef VB_WEIGHTS_H
 #define VB_WEIGHTS_H
 
-#include "simd/quantised.h"
+#include "simd/quantized.h"
 
 /* Returns the name of a type as files have it, such as "BF16". */
 static inline const char *weight_type_name(enum weight_type type)
 {
     static const char *const names[WEIGHT_TYPES] = {"F32", "F16", "BF16", "F8_E4M3", "I4", "F4", "I8"};
-    return weight_is_quantised(type) ? quantised_format(type)->name : names[type];
+    return weight_is_quantized(type) ? quantized_format(type)->name : names[type];
 }
 
-/* Returns the bytes of `count` weights, for types that are not quantised. For I4 and F4, `count` is even. */
+/* Returns the bytes of `count` weights, for types that are not quantized. For I4 and F4, `count` is even. */
 static inline size_t weight_type_bytes(enum weight_type type, size_t count)
 {
     static const unsigned char halves[WEIGHT_TYPES] = {8, 4, 4, 2, 1, 1, 2}; /* half bytes per weight */
@@ -23,8 +23,8 @@ static inline size_t weight_bytes(const struct weight_view *w)
 {
     if (w->panels)
         return panels_bytes(w->type, w->rows, w->cols);
-    if (weight_is_quantised(w->type))
-        return w->rows * (w->cols / quantised_format(w->type)->numbers) * quantised_format(w->type)->bytes;
+    if (weight_is_quantized(w->type))
+        return w->rows * (w->cols / quantized_format(w->type)->numbers) * quantized_format(w->type)->bytes;
     return weight_type_bytes(w->type, w->rows * w->cols);
 }
 
@@ -32,7 +32,7 @@ static inline size_t weight_bytes(const struct weight_view *w)
 static inline size_t weight_group_scale_bytes(const struct weight_view *w)
 {
     if (w->type == WEIGHT_I4)
-        return w->rows * w->cols / QUANTISED_GROUP * sizeof(uint16_t);
+        return w->rows * w->cols / QUANTIZED_GROUP * sizeof(uint16_t);
     return w->type == WEIGHT_F4 ? w->rows * w->cols / w->group_size : 0;
 }
 
@@ -45,8 +45,8 @@ static inline struct weight_view weight_rows(const struct weight_view *w, size_t
         part.panel_row += first;
         return part;
     }
-    if (weight_is_quantised(w->type)) {
-        const struct quantised_format *f = quantised_format(w->type);
+    if (weight_is_quantized(w->type)) {
+        const struct quantized_format *f = quantized_format(w->type);
         part.data = (const char *)w->data + first * (w->stride / f->numbers) * f->bytes;
         return part;
     }

@@ -7,7 +7,7 @@
 #include "engine/base/loss.h"
 #include "reference/reference.h"
 
-/* The gradient of one tensor [rows, cols]; a vector is one row. The numbers of a tensor that is stored in FP8, or quantised, are those
+/* The gradient of one tensor [rows, cols]; a vector is one row. The numbers of a tensor that is stored in FP8, or quantized, are those
  * that its codes represent. */
 struct reference_gradient {
     const char *name; /* the checkpoint's */

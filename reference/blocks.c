@@ -1,4 +1,4 @@
-/* reference/blocks.c -- decodes the quantised types of GGUF files, one number at a time. The layouts are those of ggml's
+/* reference/blocks.c -- decodes the quantized types of GGUF files, one number at a time. The layouts are those of ggml's
  * structs.
  *
  * A block encodes 32 numbers of a row, or 256 in the types whose names end in _K. q is the integer code of a number. d,
@@ -265,7 +265,7 @@ static struct number at(const struct tensor *t, size_t i)
     return number_of(t->dtype, (const uint8_t *)t->data + i / numbers * sizes[t->dtype].bytes, (int)(i % numbers));
 }
 
-double ref_quantised(const struct tensor *t, size_t i)
+double ref_quantized(const struct tensor *t, size_t i)
 {
     struct number n = at(t, i);
     return n.scale * n.code - n.minimum;

@@ -160,7 +160,7 @@ void ref_eagle_layer(struct ref_eagle_run *r, double *y, double *g, const int32_
     }
 }
 
-/* With EAGLE-1 the head is the target's, which may be quantised. */
+/* With EAGLE-1 the head is the target's, which may be quantized. */
 void ref_eagle_logits(struct ref_eagle_run *r, double *z, const double *g, int S)
 {
     struct reference_run *run = &r->back.run;

@@ -284,9 +284,9 @@ static void absorb(struct reference_run *run, const struct reference_attention *
     ref_noise(run, run->mixed, (size_t)S * C);
 }
 
-/* Returns whether the queries of head h are quantised before they are multiplied by cached latents. Then sets mixed [S,C] to
- * the quantised queries. */
-static int quantised_queries(struct reference_run *run, const struct reference_attention *w, int h, int S)
+/* Returns whether the queries of head h are quantized before they are multiplied by cached latents. Then sets mixed [S,C] to
+ * the quantized queries. */
+static int quantized_queries(struct reference_run *run, const struct reference_attention *w, int h, int S)
 {
     if (run->options.cache_type != CACHE_TYPE_Q8 || run->options.x_as_is)
         return 0;
@@ -318,7 +318,7 @@ static void scores_of_head(struct reference_run *run, size_t h, size_t S, size_t
 void ref_head_scores(struct reference_run *run, const struct reference_attention *w, int h, int S, int absorbed)
 {
     size_t H = run->c->dims.H, N = run->c->dims.n, C = run->c->dims.c;
-    int first = absorbed ? 0 : quantised_queries(run, w, h, S) ? expanded_rows(run, S) : S; /* of the rows with absorbed queries */
+    int first = absorbed ? 0 : quantized_queries(run, w, h, S) ? expanded_rows(run, S) : S; /* of the rows with absorbed queries */
     if (absorbed)
         absorb(run, w, h, S);
     ref_keys(run, w, h);
@@ -337,8 +337,8 @@ void ref_head_scores(struct reference_run *run, const struct reference_attention
 static void attend(struct reference_run *run, const struct reference_attention *w, int h, int S)
 {
     double *p = run->scores;
-    int quantised = quantised_queries(run, w, h, S);
-    scores_of_head(run, (size_t)h, (size_t)S, (size_t)(quantised ? expanded_rows(run, S) : S));
+    int quantized = quantized_queries(run, w, h, S);
+    scores_of_head(run, (size_t)h, (size_t)S, (size_t)(quantized ? expanded_rows(run, S) : S));
     ref_value(run, "scores", h, S, S, p);
     ref_noise(run, p, (size_t)S * (size_t)S); /* the product with the scale may be rounded too */
     ref_softmax(p, S);

@@ -153,13 +153,13 @@ double ref_sum_variance(double sum, double squares, size_t n);
 /* The sum of a[i step_a] b[i step_b] for i < n. If run->noise is not 0, a random number of this variance is added. */
 double ref_sum(struct reference_run *run, const double *a, size_t step_a, const double *b, size_t step_b, size_t n);
 
-/* --- round.c: how linear layers round or quantise x and their weights --- */
+/* --- round.c: how linear layers round or quantize x and their weights --- */
 
-enum form { AS_IS, TO_BF16, TO_GROUPS }; /* x is unchanged; rounded to BF16; or quantised in groups of 32 (rule 2) */
+enum form { AS_IS, TO_BF16, TO_GROUPS }; /* x is unchanged; rounded to BF16; or quantized in groups of 32 (rule 2) */
 enum form ref_form(const struct reference_run *run, const struct matrix *w);
 enum form ref_keys_form(const struct reference_run *run, const struct reference_attention *w);   /* for W_UK; its x is q_nope */
 enum form ref_values_form(const struct reference_run *run, const struct reference_attention *w); /* for W_UV; its x is `mixed` */
-/* Rounds or quantises n numbers of x as `form` says, and writes the result to y. y may be x. For AS_IS the function
+/* Rounds or quantizes n numbers of x as `form` says, and writes the result to y. y may be x. For AS_IS the function
  * does nothing. For TO_GROUPS, n and the length of each row in x are multiples of 32. */
 void ref_round_x(struct reference_run *run, enum form form, double *y, const double *x, size_t n);
 

@@ -14,22 +14,22 @@
  * not rounded when keys are computed as W_UK times the latent.
  *
  * With cache type bf16 (option `cache_type`), the latent after its norm and the rotated k_rope are rounded to the nearest
- * BF16 number, ties to even. With q8, the latent is quantised in groups of 32 by rule 2 instead, and so is the query that
+ * BF16 number, ties to even. With q8, the latent is quantized in groups of 32 by rule 2 instead, and so is the query that
  * is multiplied by latents: q_nope times W_UK, except in expanded rows. The values latent and k_rope are the rounded
  * numbers.
  *
  * With prefill expanded (option `expanded`), keys and values of the prompt's rows are computed from the latents. Then
  * the x of W_UV is the latent, and the x of W_UK, also the latent, is not rounded in any precision; the query is no x.
- * If no x is rounded or quantised, the results are the same numbers as without this option.
+ * If no x is rounded or quantized, the results are the same numbers as without this option.
  *
- * A matrix is quantised if a GGUF file stores it quantised, or if precision q8 or q4 quantises it (round.c). The x of a
- * quantised matrix is quantised too, in groups of 32, by rule 2 of simd/kernels.h, which computes d and q in f32. W has
+ * A matrix is quantized if a GGUF file stores it quantized, or if precision q8 or q4 quantizes it (round.c). The x of a
+ * quantized matrix is quantized too, in groups of 32, by rule 2 of simd/kernels.h, which computes d and q in f32. W has
  * the values that its blocks encode (blocks.c). As in precision bf16, the x of W_UK is the nope part of the query, and
- * the x of W_UV is the weighted sum of latents. If a file stores a matrix quantised, every precision uses the stored
+ * the x of W_UV is the weighted sum of latents. If a file stores a matrix quantized, every precision uses the stored
  * blocks.
  *
- * In three cases a quantised matrix is converted to f32, and its x is not quantised: the embedding, since only single
- * rows of it are read; the matrix of the router (gate); and W_UK, if kv_b_proj is quantised along c.
+ * In three cases a quantized matrix is converted to f32, and its x is not quantized: the embedding, since only single
+ * rows of it are read; the matrix of the router (gate); and W_UK, if kv_b_proj is quantized along c.
  *
  * A reference is read-only once it is open. Arrays are row-major. S is the number of tokens, D is hidden_size, and V is
  * vocab_size. */
@@ -99,15 +99,15 @@ struct reference_options { /* with all members 0, the reference computes in prec
      * reverse. Some of the perturbed runs also round such a number differently. So the spread of the perturbed runs
      * includes the effect of this rounding.
      *
-     * Where x is quantised in groups of 32, each number is first moved by up to 2^-18 of the largest number in its
+     * Where x is quantized in groups of 32, each number is first moved by up to 2^-18 of the largest number in its
      * group. The group's scale d is not changed. In an f32 program, a small number of a row can have an error as large
-     * as that of the largest numbers of the row. Quantising rounds each number to a multiple of d. If the distance of a
+     * as that of the largest numbers of the row. Quantizing rounds each number to a multiple of d. If the distance of a
      * number from the middle between two multiples is less than about 2^-22 times the largest number of the group, an
      * f32 program may choose one multiple and the reference the other. A perturbed run then chooses each of the two
      * multiples with a probability of about 1/2. The two multiples differ by d. The same holds for the codes of an
      * indexer, whose groups have 128 numbers. */
     uint64_t perturb;
-    int x_as_is; /* nonzero: no x and no cached row is rounded to BF16 or quantised. Perturbed runs then show only the error of f32 itself. They do
+    int x_as_is; /* nonzero: no x and no cached row is rounded to BF16 or quantized. Perturbed runs then show only the error of f32 itself. They do
                     not show how much the results change if some x is rounded to another BF16 number, or to another integer, than in
                     the reference. The codes of an indexer and, with latent-cache=fp8, latents are still rounded, but the numbers are not moved
                     before it */
@@ -135,7 +135,7 @@ struct reference;
 
 /* Opens the checkpoint `dir`. The caller closes *out with reference_close. Returns VB_BAD_CHECKPOINT if a tensor is
  * missing, has a wrong shape, or has a type that is not supported. The reference supports F32, F16, BF16 and
- * F8_E4M3, and for matrices also the quantised types of GGUF. */
+ * F8_E4M3, and for matrices also the quantized types of GGUF. */
 int reference_open(struct reference **out, const char *dir, const vb_allocator *a, vb_error *err);
 void reference_close(struct reference *r);
 const struct config *reference_config(const struct reference *r);

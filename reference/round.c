@@ -1,8 +1,8 @@
-/* reference/round.c -- how linear layers round or quantise their weights and their input x.
+/* reference/round.c -- how linear layers round or quantize their weights and their input x.
  *
- * A matrix is quantised in two cases: a GGUF file stores it quantised (in any precision), or the precision is q8 or q4
- * and the length of its sums is a multiple of 32. In the second case, weights are quantised in groups of 32 along the
- * sum. The x of a quantised matrix is quantised in groups of 32 as well. The reference multiplies the decoded numbers w
+ * A matrix is quantized in two cases: a GGUF file stores it quantized (in any precision), or the precision is q8 or q4
+ * and the length of its sums is a multiple of 32. In the second case, weights are quantized in groups of 32 along the
+ * sum. The x of a quantized matrix is quantized in groups of 32 as well. The reference multiplies the decoded numbers w
  * and x:
  *
  *     sum over groups of  sw sx sum(q_w q_x) - mw sx sum(q_x)  =  sum_k w[k] x[k],   w = sw q_w - mw,  x = sx q_x
@@ -15,26 +15,26 @@
 
 #define GROUP 32
 
-static int quantises(const struct reference_run *run)
+static int quantizes(const struct reference_run *run)
 {
     return run->options.precision == PRECISION_Q8 || run->options.precision == PRECISION_Q4;
 }
 
 /* -- x ------------------------------------------------------------------------------------------------------------ */
 
-static enum form unquantised(const struct reference_run *run)
+static enum form unquantized(const struct reference_run *run)
 {
     return run->options.precision == PRECISION_BF16 && !run->options.x_as_is ? TO_BF16 : AS_IS;
 }
 
 /* Returns the form of x for a matrix whose sums have `length` terms. */
-static enum form form_of(const struct reference_run *run, int quantised, int length)
+static enum form form_of(const struct reference_run *run, int quantized, int length)
 {
-    int groups = (quantised || (quantises(run) && length % GROUP == 0)) && !run->options.x_as_is;
-    return groups ? TO_GROUPS : unquantised(run);
+    int groups = (quantized || (quantizes(run) && length % GROUP == 0)) && !run->options.x_as_is;
+    return groups ? TO_GROUPS : unquantized(run);
 }
 
-enum form ref_form(const struct reference_run *run, const struct matrix *w) { return form_of(run, ref_is_quantised(w), w->cols); }
+enum form ref_form(const struct reference_run *run, const struct matrix *w) { return form_of(run, ref_is_quantized(w), w->cols); }
 
 static const struct matrix *values_matrix(const struct reference_attention *w)
 {
@@ -48,12 +48,12 @@ static const struct matrix *keys_matrix(const struct reference_attention *w)
 
 enum form ref_values_form(const struct reference_run *run, const struct reference_attention *w) { return ref_form(run, values_matrix(w)); }
 
-/* W_UK is used in sums over n. If kv_b_proj is stored quantised, its blocks lie along c, and cannot be used for sums
- * over n. W_UK is then decoded, its numbers are used as they are, and its x is not quantised. */
+/* W_UK is used in sums over n. If kv_b_proj is stored quantized, its blocks lie along c, and cannot be used for sums
+ * over n. W_UK is then decoded, its numbers are used as they are, and its x is not quantized. */
 enum form ref_keys_form(const struct reference_run *run, const struct reference_attention *w)
 {
-    if (ref_is_quantised(keys_matrix(w)) && !w->k_b_transposed.tensor)
-        return unquantised(run);
+    if (ref_is_quantized(keys_matrix(w)) && !w->k_b_transposed.tensor)
+        return unquantized(run);
     return form_of(run, w->k_b_transposed.tensor != NULL, run->c->qk_nope_head_dim);
 }
 
@@ -73,7 +73,7 @@ static void round_bf16(struct reference_run *run, double *y, const double *x, si
     }
 }
 
-/* Quantises 32 numbers by rule 2 of simd/kernels.h. m is the largest |x|, d = m / 127, and q is the integer nearest to
+/* Quantizes 32 numbers by rule 2 of simd/kernels.h. m is the largest |x|, d = m / 127, and q is the integer nearest to
  * x (127 / m), ties to even. x becomes d q. These few steps are computed in f32, with one rounding each, because they
  * decide which integer q is. */
 static void round_group(struct reference_run *run, double *y, const double *x)
@@ -178,7 +178,7 @@ void ref_round_cached(struct reference_run *run, double *x, double *slack, size_
 
 /* -- weights ------------------------------------------------------------------------------------------------------ */
 
-/* Quantises 32 f32 weights to GGUF's Q8_0 or Q4_0, and decodes them again. If 1/d is too large for f32, 0 is used instead. */
+/* Quantizes 32 f32 weights to GGUF's Q8_0 or Q4_0, and decodes them again. If 1/d is too large for f32, 0 is used instead. */
 static void round_weights_group(double *w, int q4)
 {
     float largest = 0; /* the first number with the largest magnitude, with its sign */
@@ -207,26 +207,26 @@ void ref_coarsen(const struct reference_run *run, double *w, int n)
     }
 }
 
-/* Rounds or quantises n weights of one sum, as the precision requires. */
+/* Rounds or quantizes n weights of one sum, as the precision requires. */
 static void round_weights(const struct reference_run *run, double *w, int n)
 {
     ref_coarsen(run, w, n);
     for (int i = 0; run->options.precision == PRECISION_BF16 && i < n; i++)
         w[i] = ref_to_bf16(w[i]);
-    for (int i = 0; quantises(run) && n % GROUP == 0 && i < n; i += GROUP)
+    for (int i = 0; quantizes(run) && n % GROUP == 0 && i < n; i += GROUP)
         round_weights_group(w + i, run->options.precision == PRECISION_Q4);
 }
 
 static void matrix_row(const struct reference_run *run, const struct matrix *w, int i, double *out)
 {
-    if (ref_is_quantised(w)) {
-        ref_quantised_row(w, i, out);
+    if (ref_is_quantized(w)) {
+        ref_quantized_row(w, i, out);
         return;
     }
     ref_row(w, i, out);
     int packed = w->tensor->dtype == DTYPE_I4 || w->tensor->dtype == DTYPE_F4;
     int kept = packed || (w->tensor->dtype == DTYPE_I8 && run->options.precision == PRECISION_Q8 && w->cols % GROUP == 0);
-    if (!kept || !quantises(run)) /* their codes are multiplied as they are */
+    if (!kept || !quantizes(run)) /* their codes are multiplied as they are */
         round_weights(run, out, w->cols);
 }
 
@@ -254,7 +254,7 @@ static void put_column(struct reference_run *run, int c)
         run->w_uk[(size_t)n * run->c->dims.c + (size_t)c] = run->row[n];
 }
 
-/* W_UK is used in sums over n, so its weights are rounded or quantised along n, which means down the columns. */
+/* W_UK is used in sums over n, so its weights are rounded or quantized along n, which means down the columns. */
 void ref_keys(struct reference_run *run, const struct reference_attention *w, int h)
 {
     const struct matrix *m = keys_matrix(w);
@@ -267,7 +267,7 @@ void ref_keys(struct reference_run *run, const struct reference_attention *w, in
             matrix_row(run, m, h * C + c, run->row);
         } else {
             take_column(run, c);
-            if (!ref_is_quantised(m))
+            if (!ref_is_quantized(m))
                 round_weights(run, run->row, N);
         }
         put_column(run, c);

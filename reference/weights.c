@@ -134,11 +134,11 @@ static void decode_row(const struct matrix *w, int i, double *out)
         out[j] = (float)(out[j] * element(w->scale, (size_t)(i / w->block_rows) * blocks + j / w->block_cols));
 }
 
-static void decode_quantised_row(const struct matrix *w, int i, double *out)
+static void decode_quantized_row(const struct matrix *w, int i, double *out)
 {
     for (int j = 0; j < w->cols; j++)
         out[j] = w->tensor_scale ? ref_scaled(w->tensor, (size_t)i * (size_t)w->cols + (size_t)j, element(w->tensor_scale, 0))
-                                 : ref_quantised(w->tensor, (size_t)i * (size_t)w->cols + (size_t)j);
+                                 : ref_quantized(w->tensor, (size_t)i * (size_t)w->cols + (size_t)j);
 }
 
 static void copy_decoded(const struct matrix *w, int i, double *out)
@@ -148,24 +148,24 @@ static void copy_decoded(const struct matrix *w, int i, double *out)
 
 void ref_row(const struct matrix *w, int i, double *out)
 {
-    if (w->decoded && !ref_is_quantised(w))
+    if (w->decoded && !ref_is_quantized(w))
         copy_decoded(w, i, out);
     else
         decode_row(w, i, out);
 }
 
-void ref_quantised_row(const struct matrix *w, int i, double *out)
+void ref_quantized_row(const struct matrix *w, int i, double *out)
 {
     if (w->decoded)
         copy_decoded(w, i, out);
     else
-        decode_quantised_row(w, i, out);
+        decode_quantized_row(w, i, out);
 }
 
 int ref_is_finer(const struct matrix *w, double unit)
 {
     enum dtype dtype = w->tensor->dtype;
-    return w->scale || ref_is_quantised(w) || (dtype == DTYPE_F32 && unit > 0x1p-13) || (dtype == DTYPE_F16 && unit > 0x1p-10);
+    return w->scale || ref_is_quantized(w) || (dtype == DTYPE_F32 && unit > 0x1p-13) || (dtype == DTYPE_F16 && unit > 0x1p-10);
 }
 
 /* -- binding ------------------------------------------------------------------------------------------------------ */
@@ -195,8 +195,8 @@ static void decode(struct reference_binder *b, struct matrix *w)
         return;
     double *out = b->r->decoded + b->decoded;
     for (size_t i = 0; i < rows; i++) {
-        if (ref_is_quantised(w))
-            decode_quantised_row(w, (int)i, out + i * cols);
+        if (ref_is_quantized(w))
+            decode_quantized_row(w, (int)i, out + i * cols);
         else
             decode_row(w, (int)i, out + i * cols);
     }
@@ -284,9 +284,9 @@ static void bind_name(struct reference_binder *b, struct matrix *w, int rows, in
         return;
     *w = (struct matrix){.tensor = t, .rows = rows, .cols = cols};
     if (t->dtype == DTYPE_OTHER) {
-        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32, F16, BF16, F8_E4M3, I8 or a quantised type of GGUF",
+        b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32, F16, BF16, F8_E4M3, I8 or a quantized type of GGUF",
                         t->file, name, t->dtype_name);
-    } else if (dtype_is_quantised(t->dtype) && t->ndim == 1) {
+    } else if (dtype_is_quantized(t->dtype) && t->ndim == 1) {
         b->rc = vb_fail(b->err, VB_BAD_CHECKPOINT, "%s: %s is %s, wanted F32, F16 or BF16", t->file, name, t->dtype_name);
     } else if (t->dtype == DTYPE_GGUF_NVFP4) {
         snprintf(scale_name, sizeof scale_name, "%s_scale_2", name);

@@ -18,12 +18,12 @@ double ref_to_bf16(double x);   /* the nearest BF16 number, ties to even; infini
 double ref_to_e4m3(double x);   /* the nearest E4M3 number, ties to even; numbers beyond 448 become 448 */
 double ref_to_f16(double x);    /* the nearest f16 number, ties to even; infinite if x is beyond the largest */
 
-/* Two ways to decode number i of a quantised tensor (blocks.c). ref_quantised returns scale * code - minimum without
+/* Two ways to decode number i of a quantized tensor (blocks.c). ref_quantized returns scale * code - minimum without
  * rounding; sums use this value. ref_decoded rounds the product scale * code to f32, subtracts the minimum, and
  * rounds the difference to f32; code that needs a single number uses this value. */
-double ref_quantised(const struct tensor *t, size_t i);
+double ref_quantized(const struct tensor *t, size_t i);
 float ref_decoded(const struct tensor *t, size_t i);
-/* The same as ref_quantised for NVFP4 tensors of GGUF files, whose scales are multiplied by `total`; scale * total is rounded to f32. */
+/* The same as ref_quantized for NVFP4 tensors of GGUF files, whose scales are multiplied by `total`; scale * total is rounded to f32. */
 double ref_scaled(const struct tensor *t, size_t i, double total);
 
 /* A stored matrix [rows, cols]; a vector is one row. */
@@ -33,17 +33,17 @@ struct matrix {
     const struct tensor *tensor_scale; /* for NVFP4, maybe also in GGUF files: one number for the whole matrix; else NULL */
     int divides;                /* nonzero if scales are divided by it */
     int rows, cols, block_rows, block_cols;
-    const double *decoded;      /* [rows, cols] in a small model, else NULL: what ref_quantised_row returns if the tensor is
-                                   quantised, else what ref_row returns */
+    const double *decoded;      /* [rows, cols] in a small model, else NULL: what ref_quantized_row returns if the tensor is
+                                   quantized, else what ref_row returns */
 };
 
 /* Sets out[j] = w[i,j] for j < cols. An F8_E4M3, I8 or I4 weight is code * scale, rounded to f32 once.
- * simd/kernels.h defines F4 (struct weight_view). A quantised weight is
+ * simd/kernels.h defines F4 (struct weight_view). A quantized weight is
  * decoded with ref_decoded. */
 void ref_row(const struct matrix *w, int i, double *out);
-/* Does what ref_row does, but for quantised matrices only, and decodes with ref_quantised. */
-void ref_quantised_row(const struct matrix *w, int i, double *out);
-static inline int ref_is_quantised(const struct matrix *w) { return dtype_is_quantised(w->tensor->dtype); }
+/* Does what ref_row does, but for quantized matrices only, and decodes with ref_quantized. */
+void ref_quantized_row(const struct matrix *w, int i, double *out);
+static inline int ref_is_quantized(const struct matrix *w) { return dtype_is_quantized(w->tensor->dtype); }
 
 /* Whether an arithmetic with this unit roundoff cannot represent the weights of w: it rounds them too. */
 int ref_is_finer(const struct matrix *w, double unit);
@@ -59,7 +59,7 @@ struct reference_attention {
     struct matrix q_a_proj, q_a_norm, q_b_proj;   /* [Q, D], [Q], [H(N+R), Q], only if q_lora_rank is not 0 */
     struct matrix kv_a_proj, kv_a_norm;           /* [C+R, D], [C] */
     struct matrix kv_b_proj;                      /* [H(N+V), C]; its tensor is NULL if the file stores W_UK and W_UV separately */
-    struct matrix k_b_proj, k_b_transposed;       /* a separate W_UK: [H N, C], or quantised and transposed per head, [H C, N] */
+    struct matrix k_b_proj, k_b_transposed;       /* a separate W_UK: [H N, C], or quantized and transposed per head, [H C, N] */
     struct matrix v_b_proj;                       /* a separate W_UV: [H V, C]; the tensor of a missing matrix is NULL */
     struct matrix o_proj;                         /* [D, HV] */
     struct reference_indexer indexer;             /* only in full layers of a model with index_topk */

@@ -79,9 +79,9 @@ void avx2_decode_cache_q8(float *out, size_t ld, const unsigned char *blocks, si
 /* Kernel `index_scores`; defined in avx2_index.c. */
 void avx2_index_scores(float *score, const struct index_view *keys, const float *q, const float *w, size_t H, void *scratch);
 
-/* Defined in avx2_quantised.c, with kernel `quantise`. */
-void avx2_quantise(struct quantised_group *y, const float *packed, size_t K);
-void avx2_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                           const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
+/* Defined in avx2_quantized.c, with kernel `quantize`. */
+void avx2_quantize(struct quantized_group *y, const float *packed, size_t K);
+void avx2_matmul_quantized(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+                           const struct quantized_group *x, size_t ldx, size_t T, void *scratch);
 
 #endif

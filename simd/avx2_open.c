@@ -1,10 +1,10 @@
-/* simd/avx2_open.c -- quantised matrices as a file has them: eight rows at a time are taken apart, into an open panel or, for few
- * rows of x, straight into their sums (as avx2_quantised.c makes them). */
+/* simd/avx2_open.c -- quantized matrices as a file has them: eight rows at a time are taken apart, into an open panel or, for few
+ * rows of x, straight into their sums (as avx2_quantized.c makes them). */
 #include "simd/avx2.h"
 
 #define LANES 2
 #define TAKER avx2_taker
-#include "simd/quantised_open.h"
+#include "simd/quantized_open.h"
 
 /* 16 bytes of rows r and r + 4 */
 ALWAYS_INLINE __m256i two_rows(const unsigned char *const *row, int r, size_t at)
@@ -47,7 +47,7 @@ ALWAYS_INLINE words four_bits(words bits, int j)
 struct avx2_taker {
     struct open_panel *panel; /* or NULL: */
     size_t first;             /* row of the panel */
-    const struct quantised_group *x;
+    const struct quantized_group *x;
     size_t T, ldx;
     __m256 acc[FEW_ROWS_OF_X];
 };
@@ -61,7 +61,7 @@ ALWAYS_INLINE int room_for(enum weight_type type)
 }
 
 /* s + the products of elements 4j..4(j + count) */
-ALWAYS_INLINE __m256i sum_of(__m256i s, enum weight_type type, const struct open_group *group, const struct quantised_group *x, int j, int count)
+ALWAYS_INLINE __m256i sum_of(__m256i s, enum weight_type type, const struct open_group *group, const struct quantized_group *x, int j, int count)
 {
     const int room = room_for(type);
     UNROLL
@@ -84,7 +84,7 @@ ALWAYS_INLINE __m256i sum_of(__m256i s, enum weight_type type, const struct open
     return s;
 }
 
-ALWAYS_INLINE __m256 add_scaled(__m256 acc, __m256i s, floats scale, const struct quantised_group *x)
+ALWAYS_INLINE __m256 add_scaled(__m256 acc, __m256i s, floats scale, const struct quantized_group *x)
 {
     return _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), _mm256_mul_ps((__m256)scale, _mm256_set1_ps(x->d)), acc);
 }
@@ -96,7 +96,7 @@ ALWAYS_INLINE void take(struct avx2_taker *to, size_t g, enum weight_type type, 
         return;
     }
     for (size_t t = 0; t < to->T; t++) {
-        const struct quantised_group *x = to->x + t * to->ldx + g;
+        const struct quantized_group *x = to->x + t * to->ldx + g;
         __m256 acc = to->acc[t];
         const int halves = has_halves(type) ? 2 : 1;
         UNROLL
@@ -120,7 +120,7 @@ ALWAYS_INLINE void take(struct avx2_taker *to, size_t g, enum weight_type type, 
 static void open_iq4_nl(struct open_panel *panel, const struct weight_view *w, size_t row, size_t group, size_t groups)
 {
     const unsigned char *from = (const unsigned char *)w->data + row / PANEL_ROWS * panel_bytes(w->type, w->cols);
-    const __m128i above = _mm_xor_si128(_mm_loadu_si128((const void *)quantised_iq4), _mm_set1_epi8((char)128));
+    const __m128i above = _mm_xor_si128(_mm_loadu_si128((const void *)quantized_iq4), _mm_set1_epi8((char)128));
     const __m256i table = _mm256_broadcastsi128_si256(above);
     for (size_t g = 0; g < groups; g++) {
         const unsigned char *codes = panel_codes(from, w->type, group + g), *scales = panel_scales(from, w->type, group + g);
@@ -150,7 +150,7 @@ void avx2_open(struct open_panel *panel, const struct weight_view *w, size_t row
 }
 
 void avx2_few(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups,
-              const struct quantised_group *x, size_t ldx, size_t T)
+              const struct quantized_group *x, size_t ldx, size_t T)
 {
     struct avx2_taker to = {.x = x, .T = T, .ldx = ldx};
     for (size_t first = 0; first < rows; first += SLICE) {

@@ -98,18 +98,18 @@ static void silu_mul(float *y, const float *g, const float *u, size_t n)
     }
 }
 
-#define TABLE(product_of_bf16, product_of_quantised, scores_of_index, that_variant)                                                     \
+#define TABLE(product_of_bf16, product_of_quantized, scores_of_index, that_variant)                                                     \
     {                                                                                                                  \
         .name = "avx512", .variant = that_variant, .matmul = {matmul, matmul, matmul, matmul, matmul, matmul, matmul},                         \
         .fma_rows_onto = {fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto}, \
         .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows}, .fma_rows_cache_q8 = fma_rows, .fma_outer = fma_outer,                           \
         .matmul_bf16 = product_of_bf16,                          \
-        .learns_magnitudes = product_of_bf16 != matmul_bf16, .matmul_quantised = product_of_quantised, .index_scores = scores_of_index, .dot = dot,     \
-        .pack = pack, .narrow = narrow, .quantise = avx2_quantise,                                                     \
+        .learns_magnitudes = product_of_bf16 != matmul_bf16, .matmul_quantized = product_of_quantized, .index_scores = scores_of_index, .dot = dot,     \
+        .pack = pack, .narrow = narrow, .quantize = avx2_quantize,                                                     \
         .count_from = count_from, .axpy = axpy, .scale = scale, .divide = divide, .softmax_block = softmax_block,        \
         .exp = exp_f32, .silu_mul = silu_mul,                                                                          \
     }
 
-const struct kernels kernels_avx512 = TABLE(matmul_bf16, avx2_matmul_quantised, avx512_index_scores, NULL);
-const struct kernels kernels_avx512_vnni = TABLE(matmul_bf16, avx512_matmul_quantised, avx512_index_scores, "vnni");
-const struct kernels kernels_avx512_bf16 = TABLE(avx512_matmul_bf16_pairs, avx512_matmul_quantised, avx512_index_scores_bf16, "bf16");
+const struct kernels kernels_avx512 = TABLE(matmul_bf16, avx2_matmul_quantized, avx512_index_scores, NULL);
+const struct kernels kernels_avx512_vnni = TABLE(matmul_bf16, avx512_matmul_quantized, avx512_index_scores, "vnni");
+const struct kernels kernels_avx512_bf16 = TABLE(avx512_matmul_bf16_pairs, avx512_matmul_quantized, avx512_index_scores_bf16, "bf16");

@@ -152,11 +152,11 @@ void avx512_index_scores(float *score, const struct index_view *keys, const floa
 void avx512_index_scores_bf16(float *score, const struct index_view *keys, const float *q, const float *w, size_t H, void *scratch);
 /* index_loops.transpose for 32 keys; defined in avx512_index.c. */
 void avx512_transpose(float *out, const float *rows, size_t terms);
-/* For CPUs with VNNI; defined in avx512_vnni.c. AVX-512 CPUs without VNNI use avx2_matmul_quantised. */
-void avx512_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                             const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
-void avx2_quantise(struct quantised_group *y, const float *packed, size_t K); /* on every CPU with AVX-512 */
-void avx2_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                           const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
+/* For CPUs with VNNI; defined in avx512_vnni.c. AVX-512 CPUs without VNNI use avx2_matmul_quantized. */
+void avx512_matmul_quantized(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+                             const struct quantized_group *x, size_t ldx, size_t T, void *scratch);
+void avx2_quantize(struct quantized_group *y, const float *packed, size_t K); /* on every CPU with AVX-512 */
+void avx2_matmul_quantized(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+                           const struct quantized_group *x, size_t ldx, size_t T, void *scratch);
 
 #endif

@@ -1,8 +1,8 @@
-/* simd/avx512_vnni.c -- quantised matrices with VNNI: vpdpbusd adds, to each of sixteen rows' sums, four products of an
+/* simd/avx512_vnni.c -- quantized matrices with VNNI: vpdpbusd adds, to each of sixteen rows' sums, four products of an
  * unsigned code with a signed x. Codes stand 128 (of Q4_0: 8) too high; the sum begins with as much less times that of x. A code of
  * IQ4_NL is replaced by the number q + 128 that it stands for. */
 #include "simd/avx512.h"
-#include "simd/quantised_tiles.h"
+#include "simd/quantized_tiles.h"
 
 typedef __m512i integers[TILE_PANELS][TILE_ROWS_OF_X];
 typedef __m512 floats[TILE_PANELS][TILE_ROWS_OF_X];
@@ -11,7 +11,7 @@ typedef __m512 floats[TILE_PANELS][TILE_ROWS_OF_X];
 #define FOR_ROWS UNROLL for (int t = 0; t < T; t++)
 
 /* elements 4j..4j+3, for every row of a panel */
-ALWAYS_INLINE __m512i four(const struct quantised_group *x, int j)
+ALWAYS_INLINE __m512i four(const struct quantized_group *x, int j)
 {
     int32_t q;
     memcpy(&q, x->q + 4 * j, sizeof q);
@@ -21,7 +21,7 @@ ALWAYS_INLINE __m512i four(const struct quantised_group *x, int j)
 }
 
 /* s += codes times x, elements 4j..4(j + count) */
-ALWAYS_INLINE void add_bytes(integers s, int P, int T, const unsigned char *const *codes, const struct quantised_group *const *x,
+ALWAYS_INLINE void add_bytes(integers s, int P, int T, const unsigned char *const *codes, const struct quantized_group *const *x,
                              int j, int count, size_t prefetch)
 {
     UNROLL
@@ -41,10 +41,10 @@ ALWAYS_INLINE void add_bytes(integers s, int P, int T, const unsigned char *cons
 }
 
 ALWAYS_INLINE void add_nibbles(enum panel_kind kind, integers s, int P, int T, const unsigned char *const *codes,
-                               const struct quantised_group *const *x, size_t prefetch)
+                               const struct quantized_group *const *x, size_t prefetch)
 {
     const __m512i low_nibble = _mm512_set1_epi8(15);
-    const __m128i iq4 = _mm_xor_si128(_mm_loadu_si128((const void *)quantised_iq4), _mm_set1_epi8((char)128));
+    const __m128i iq4 = _mm_xor_si128(_mm_loadu_si128((const void *)quantized_iq4), _mm_set1_epi8((char)128));
     const __m512i table = _mm512_broadcast_i32x4(iq4);
     UNROLL
     for (int i = 0; i < 4; i++) {
@@ -69,14 +69,14 @@ ALWAYS_INLINE void add_nibbles(enum panel_kind kind, integers s, int P, int T, c
     }
 }
 
-ALWAYS_INLINE __m512 add_scaled(__m512 acc, __m512i s, __m512 scale, const struct quantised_group *x)
+ALWAYS_INLINE __m512 add_scaled(__m512 acc, __m512i s, __m512 scale, const struct quantized_group *x)
 {
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), _mm512_mul_ps(scale, _mm512_set1_ps(x->d)), acc);
 }
 
 /* One group of panels: scales, and codes at w. */
 ALWAYS_INLINE void group_of_panels(enum panel_kind kind, floats acc, int P, int T, const unsigned char *const *scales,
-                                   const unsigned char *const *codes, const struct quantised_group *const *x, size_t prefetch)
+                                   const unsigned char *const *codes, const struct quantized_group *const *x, size_t prefetch)
 {
     integers s;
     const int above_8 = panel_has_4_bits(kind) && kind != PANEL_IQ4_NL;
@@ -98,11 +98,11 @@ ALWAYS_INLINE void group_of_panels(enum panel_kind kind, floats acc, int P, int 
     }
 }
 
-ALWAYS_INLINE void tile_of_panels(enum panel_kind kind, int P, int T, float (*sums)[PANEL_ROWS], const struct quantised_tile *tile)
+ALWAYS_INLINE void tile_of_panels(enum panel_kind kind, int P, int T, float (*sums)[PANEL_ROWS], const struct quantized_tile *tile)
 {
     const size_t size = panel_has_4_bits(kind) ? 256 : 512;
     const unsigned char *w[TILE_PANELS], *upper[TILE_PANELS], *codes[TILE_PANELS];
-    const struct quantised_group *x[TILE_ROWS_OF_X];
+    const struct quantized_group *x[TILE_ROWS_OF_X];
     size_t prefetch = tile->prefetch;
     floats acc;
     FOR_PANELS w[p] = tile->w[p];
@@ -125,11 +125,11 @@ ALWAYS_INLINE void tile_of_panels(enum panel_kind kind, int P, int T, float (*su
 }
 
 /* Panels that were taken apart, and what only they have: minimums; two scales, with the sums of x that belong to each half. */
-ALWAYS_INLINE void tile_of_open(enum panel_kind kind, int P, int T, float (*sums)[PANEL_ROWS], const struct quantised_tile *tile)
+ALWAYS_INLINE void tile_of_open(enum panel_kind kind, int P, int T, float (*sums)[PANEL_ROWS], const struct quantized_tile *tile)
 {
     const struct open_panel *w[TILE_PANELS];
     const unsigned char *codes[TILE_PANELS];
-    const struct quantised_group *x[TILE_ROWS_OF_X];
+    const struct quantized_group *x[TILE_ROWS_OF_X];
     const int halves = panel_has_halves(kind) ? 2 : 1;
     floats acc;
     FOR_PANELS w[p] = tile->w[p];
@@ -161,7 +161,7 @@ ALWAYS_INLINE void tile_of_open(enum panel_kind kind, int P, int T, float (*sums
     FOR_PANELS FOR_ROWS _mm512_store_ps(sums[p * T + t], acc[p][t]);
 }
 
-ALWAYS_INLINE void tile_of(enum panel_kind kind, int P, int T, float (*sums)[PANEL_ROWS], const struct quantised_tile *tile)
+ALWAYS_INLINE void tile_of(enum panel_kind kind, int P, int T, float (*sums)[PANEL_ROWS], const struct quantized_tile *tile)
 {
     if (panel_is_open(kind))
         tile_of_open(kind, P, T, sums, tile);
@@ -169,7 +169,7 @@ ALWAYS_INLINE void tile_of(enum panel_kind kind, int P, int T, float (*sums)[PAN
         tile_of_panels(kind, P, T, sums, tile);
 }
 
-ALWAYS_INLINE void tile_from(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile)
+ALWAYS_INLINE void tile_from(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantized_tile *tile)
 {
     switch (P * 8 + T) {
     case 8 + 1: tile_of(kind, 1, 1, sums, tile); break;
@@ -190,7 +190,7 @@ ALWAYS_INLINE void tile_from(enum panel_kind kind, float (*sums)[PANEL_ROWS], si
     }
 }
 
-static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile)
+static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantized_tile *tile)
 {
     switch (tile->kind) {
     case PANEL_Q8_0: tile_from(PANEL_Q8_0, sums, P, T, tile); break;
@@ -206,9 +206,9 @@ static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct
     }
 }
 
-void avx512_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                             const struct quantised_group *x, size_t ldx, size_t T, void *scratch)
+void avx512_matmul_quantized(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+                             const struct quantized_group *x, size_t ldx, size_t T, void *scratch)
 {
-    const struct quantised_loops loops = {.most_sums = 12, .tile = tile_any, .open = avx512_open, .few = avx512_few};
-    tiled_matmul_quantised(&loops, y, ldy, w, n0, n1, x, ldx, T, scratch);
+    const struct quantized_loops loops = {.most_sums = 12, .tile = tile_any, .open = avx512_open, .few = avx512_few};
+    tiled_matmul_quantized(&loops, y, ldy, w, n0, n1, x, ldx, T, scratch);
 }

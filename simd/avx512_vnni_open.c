@@ -1,10 +1,10 @@
-/* simd/avx512_vnni_open.c -- quantised matrices as a file has them, with VNNI: sixteen rows at a time are taken apart, into an open
+/* simd/avx512_vnni_open.c -- quantized matrices as a file has them, with VNNI: sixteen rows at a time are taken apart, into an open
  * panel or, for few rows of x, straight into their sums. */
 #include "simd/avx512.h"
 
 #define LANES 4
 #define TAKER avx512_taker
-#include "simd/quantised_open.h"
+#include "simd/quantized_open.h"
 
 /* 16 bytes of rows r, r + 4, r + 8, r + 12 */
 ALWAYS_INLINE __m512i four_rows(const unsigned char *const *row, int r, size_t at)
@@ -42,12 +42,12 @@ ALWAYS_INLINE words four_bits(words bits, int j)
 
 struct avx512_taker {
     struct open_panel *panel; /* or NULL: */
-    const struct quantised_group *x;
+    const struct quantized_group *x;
     size_t T, ldx;
     __m512 acc[FEW_ROWS_OF_X];
 };
 
-ALWAYS_INLINE __m512i sum_of(__m512i s, const struct open_group *group, const struct quantised_group *x, int j, int count)
+ALWAYS_INLINE __m512i sum_of(__m512i s, const struct open_group *group, const struct quantized_group *x, int j, int count)
 {
     UNROLL
     for (int i = j; i < j + count; i++) {
@@ -58,7 +58,7 @@ ALWAYS_INLINE __m512i sum_of(__m512i s, const struct open_group *group, const st
     return s;
 }
 
-ALWAYS_INLINE __m512 add_scaled(__m512 acc, __m512i s, floats scale, const struct quantised_group *x)
+ALWAYS_INLINE __m512 add_scaled(__m512 acc, __m512i s, floats scale, const struct quantized_group *x)
 {
     return _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), _mm512_mul_ps((__m512)scale, _mm512_set1_ps(x->d)), acc);
 }
@@ -70,7 +70,7 @@ ALWAYS_INLINE void take(struct avx512_taker *to, size_t g, enum weight_type type
         return;
     }
     for (size_t t = 0; t < to->T; t++) {
-        const struct quantised_group *x = to->x + t * to->ldx + g;
+        const struct quantized_group *x = to->x + t * to->ldx + g;
         __m512 acc = to->acc[t];
         const int halves = has_halves(type) ? 2 : 1;
         UNROLL
@@ -99,7 +99,7 @@ void avx512_open(struct open_panel *panel, const struct weight_view *w, size_t r
 }
 
 void avx512_few(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups,
-                const struct quantised_group *x, size_t ldx, size_t T)
+                const struct quantized_group *x, size_t ldx, size_t T)
 {
     const unsigned char *at[SLICE];
     struct avx512_taker to = {.x = x, .T = T, .ldx = ldx};

@@ -143,9 +143,9 @@ static inline uint16_t f32_to_bf16_x(float f)
     return (rounded & 0x7fffffff) < (127u - 56) << 23 ? 0 : (uint16_t)(rounded >> 16);
 }
 
-/* Decodes columns [j, j + count) of row i of a quantised matrix to f32. A weight is fl32(fl32(sw * q) - mw)
- * (quantised.h). */
-void decode_quantised(float *out, const struct weight_view *w, size_t i, size_t j, size_t count);
+/* Decodes columns [j, j + count) of row i of a quantized matrix to f32. A weight is fl32(fl32(sw * q) - mw)
+ * (quantized.h). */
+void decode_quantized(float *out, const struct weight_view *w, size_t i, size_t j, size_t count);
 
 /* Decodes columns [j, j + count) of row i of a matrix of any type to f32. */
 static inline void decode_weights(float *out, const struct weight_view *w, size_t i, size_t j, size_t count)
@@ -184,7 +184,7 @@ static inline void decode_weights(float *out, const struct weight_view *w, size_
         decode_f4(out, w, i, j, count);
         break;
     default:
-        decode_quantised(out, w, i, j, count);
+        decode_quantized(out, w, i, j, count);
     }
 }
 

@@ -37,9 +37,9 @@ static void divide(float *y, float a, size_t n)
         y[i] = y[i] / a;
 }
 
-/* Kernel `quantise` of the tables that have no vector code for it. Adding 1.5 * 2^23 to a number of at most 127 rounds
+/* Kernel `quantize` of the tables that have no vector code for it. Adding 1.5 * 2^23 to a number of at most 127 rounds
  * it to an integer, which the sum then holds in its low mantissa bits. */
-static inline void quantise_groups(struct quantised_group *y, const float *packed, size_t K)
+static inline void quantize_groups(struct quantized_group *y, const float *packed, size_t K)
 {
     for (size_t k = 0; k < K; k += 32, packed += 32, y++) {
         uint32_t bits[32], most = 0;
@@ -65,7 +65,7 @@ static inline void quantise_groups(struct quantised_group *y, const float *packe
             uint16_t pair = (uint16_t)((q[l] & 255) << 8 | (q[l + 16] & 255));
             memcpy(y->q + 2 * l, &pair, sizeof pair);
         }
-        quantised_group_sums(y);
+        quantized_group_sums(y);
     }
 }
 

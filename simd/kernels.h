@@ -30,9 +30,9 @@
  * Weights are converted to f32 first. F32, F16 and BF16 are exact; F8_E4M3 is fl32(e4m3(code) * scale), and I8 is
  * fl32(code * scale), with one rounding; I4 is fl32((code - 8) * scale), which is exact unless it overflows. struct weight_view defines F4.
  *
- * Rule 2 defines the dot product for quantised weights. x is quantised too, in groups of 32 (struct quantised_group). A
+ * Rule 2 defines the dot product for quantized weights. x is quantized too, in groups of 32 (struct quantized_group). A
  * weight is an integer q_w; each group of 32 weights has a scale sw and, in some types, a minimum mw
- * (simd/quantised.h). q_x and sx are the integers and the scale of the group of x. K is a multiple of 32, and is cut
+ * (simd/quantized.h). q_x and sx are the integers and the scale of the group of x. K is a multiple of 32, and is cut
  * into blocks as in rule 1. In each block, a sum acc starts at +0. For each group, in ascending order:
  *
  *     acc = fma((float)sum(q_w * q_x), sw * sx, acc)           the integer sum is exact; sw * sx is rounded once
@@ -55,21 +55,21 @@
 
 #define DOT_BLOCK 1024 /* numbers in a block of a sum */
 #define DOT_CHUNK 32   /* numbers in a chunk: an odd and an even one for each of 16 lanes */
-#define QUANTISED_GROUP 32 /* numbers of x that share a scale */
+#define QUANTIZED_GROUP 32 /* numbers of x that share a scale */
 
 enum weight_type {
     WEIGHT_F32, WEIGHT_F16, WEIGHT_BF16, WEIGHT_F8_E4M3, WEIGHT_I4, WEIGHT_F4, WEIGHT_I8,
-    WEIGHT_TYPES, /* the number of types that follow rule 1; the types below are quantised and follow rule 2 */
+    WEIGHT_TYPES, /* the number of types that follow rule 1; the types below are quantized and follow rule 2 */
     WEIGHT_Q8_0 = WEIGHT_TYPES, WEIGHT_Q4_0, WEIGHT_Q5_0, WEIGHT_Q5_1, WEIGHT_Q4_K, WEIGHT_Q5_K, WEIGHT_Q6_K,
     WEIGHT_MXFP4,
     WEIGHT_IQ2_XXS, WEIGHT_IQ2_XS, WEIGHT_IQ2_S, WEIGHT_IQ3_XXS, WEIGHT_IQ3_S,
     WEIGHT_IQ1_S, WEIGHT_IQ1_M, WEIGHT_TQ1_0, WEIGHT_TQ2_0,
     WEIGHT_Q4_1, WEIGHT_IQ4_NL, WEIGHT_IQ4_XS, WEIGHT_Q3_K, WEIGHT_Q2_K, WEIGHT_GGUF_NVFP4,
     WEIGHT_ALL_TYPES, /* the number of types that files can have */
-    WEIGHT_CACHE_Q8 = WEIGHT_ALL_TYPES, /* latents in the KV cache with cache type q8 (quantised.h); follows rule 2 */
-    WEIGHT_Q4_BF16, /* I4 weights in precision q8 or q4 (quantised.h); follows rule 2 */
-    WEIGHT_NVFP4, /* F4 weights with groups of 16 in precision q8 or q4 (quantised.h); follows rule 2 */
-    WEIGHT_Q8_F32,  /* I8 weights in precision q8 (quantised.h); follows rule 2 */
+    WEIGHT_CACHE_Q8 = WEIGHT_ALL_TYPES, /* latents in the KV cache with cache type q8 (quantized.h); follows rule 2 */
+    WEIGHT_Q4_BF16, /* I4 weights in precision q8 or q4 (quantized.h); follows rule 2 */
+    WEIGHT_NVFP4, /* F4 weights with groups of 16 in precision q8 or q4 (quantized.h); follows rule 2 */
+    WEIGHT_Q8_F32,  /* I8 weights in precision q8 (quantized.h); follows rule 2 */
     WEIGHT_KINDS
 };
 
@@ -77,7 +77,7 @@ enum weight_type {
 static inline int weight_is_packed(enum weight_type type) { return type == WEIGHT_I4 || type == WEIGHT_F4; }
 /* Codes of one byte that follow rule 1. Their scales are f32 numbers. */
 static inline int weight_is_byte(enum weight_type type) { return type == WEIGHT_F8_E4M3 || type == WEIGHT_I8; }
-static inline int weight_is_quantised(enum weight_type type) { return type >= WEIGHT_TYPES; }
+static inline int weight_is_quantized(enum weight_type type) { return type >= WEIGHT_TYPES; }
 
 /* A matrix [rows, cols] in the row-major layout of the checkpoint. `data` need not be aligned, because it may point
  * into a mapped file; kernels use unaligned loads.
@@ -97,7 +97,7 @@ static inline int weight_is_quantised(enum weight_type type) { return type >= WE
  * `divides` is 0, a weight is fl32((e2m1 * scale) * t), where the first product is exact. If `divides` is 1, it is
  * fl32(e2m1 * fl32(scale / t)).
  *
- * The rows of a quantised matrix consist of GGUF blocks (quantised.h); `cols` and `stride` are then multiples of the
+ * The rows of a quantized matrix consist of GGUF blocks (quantized.h); `cols` and `stride` are then multiples of the
  * number of weights in a block. Q8_0, Q4_0, IQ4_NL, Q4_BF16 and Q8_F32 matrices may consist of panels instead. */
 struct weight_view {
     enum weight_type type;
@@ -112,7 +112,7 @@ struct weight_view {
     int divides;               /* NVFP4, and F4 with group_size 16 only: nonzero if scales are divided by tensor_scale */
     int rounded;               /* I4 and F4 only: nonzero if weights are rounded to BF16, to nearest, ties to even */
     int packed;                /* F32 only: rows are in packed order, padded with +0 (as the rows of the KV cache are) */
-    int panels;                /* types with panels only (weight_has_panels): nonzero if `data` points to panels (quantised.h), which
+    int panels;                /* types with panels only (weight_has_panels): nonzero if `data` points to panels (quantized.h), which
                                   are 64-byte aligned */
     size_t panel_row;          /* used if `panels` is nonzero: row 0 of this view is row panel_row of the panels */
     struct weight_ahead *ahead; /* what is read after this matrix, or NULL; no bit depends on it */
@@ -144,10 +144,10 @@ static inline size_t packed_length(size_t K) { return (K + DOT_CHUNK - 1) / DOT_
 /* Returns where number k of x is in packed order. */
 static inline size_t packed_place(size_t k) { return k / DOT_CHUNK * DOT_CHUNK + (k % 2 ? 0 : DOT_CHUNK / 2) + k % DOT_CHUNK / 2; }
 
-/* 32 quantised numbers of x (rule 2). Let m be the largest |x|. Normally d = m / 127 and q = x * (127 / m), rounded to
+/* 32 quantized numbers of x (rule 2). Let m be the largest |x|. Normally d = m / 127 and q = x * (127 / m), rounded to
  * nearest, ties to even. If m < 2^-100, d and all q are 0. If one of the numbers is not finite, d is NaN and all q are 0,
  * so that every sum with this group is NaN. */
-struct quantised_group {
+struct quantized_group {
     float d;
     int32_t sum, upper; /* the sum of q, and the sum of q[16..31] for types with a scale for each 16 weights */
     int32_t offset8, offset128; /* -8 * sum, -128 * sum: corrections for weights that are stored as q + 8 or q + 128 */
@@ -155,12 +155,12 @@ struct quantised_group {
 };
 
 /* Sets the four sums of a group from q. */
-static inline void quantised_group_sums(struct quantised_group *g)
+static inline void quantized_group_sums(struct quantized_group *g)
 {
     g->sum = g->upper = 0;
-    for (int i = 0; i < QUANTISED_GROUP; i++) {
+    for (int i = 0; i < QUANTIZED_GROUP; i++) {
         g->sum += g->q[i];
-        g->upper += i < QUANTISED_GROUP / 2 ? 0 : g->q[i];
+        g->upper += i < QUANTIZED_GROUP / 2 ? 0 : g->q[i];
     }
     g->offset8 = -8 * g->sum;
     g->offset128 = -128 * g->sum;
@@ -194,9 +194,9 @@ struct kernels {
     void (*matmul_bf16)(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1, const uint16_t *x,
                         size_t ldx, size_t T, void *scratch);
 
-    /* y[t*ldy + n] = dot(w[n, 0..K), x[t])   for quantised weights (rule 2). x has T rows of groups, ldx groups apart. */
-    void (*matmul_quantised)(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                             const struct quantised_group *x, size_t ldx, size_t T, void *scratch);
+    /* y[t*ldy + n] = dot(w[n, 0..K), x[t])   for quantized weights (rule 2). x has T rows of groups, ldx groups apart. */
+    void (*matmul_quantized)(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+                             const struct quantized_group *x, size_t ldx, size_t T, void *scratch);
 
     /* y[t*ldy + c] = sum_n x[t*ldx + n] * w[n, c]   for c in [c0, c1), t in [0, T), n over w->rows  (rule 4a)
      * x is in natural order. Each sum starts at +0 and adds one fma for each n, in ascending order. c0 is a multiple of 32.
@@ -226,8 +226,8 @@ struct kernels {
      * even. A NaN stays a NaN. Numbers smaller than 2^-56 in magnitude become +0. */
     void (*narrow)(uint16_t *y, const float *packed, size_t K);
 
-    /* Quantises a packed x in groups of 32 (see struct quantised_group). K is a multiple of 32. */
-    void (*quantise)(struct quantised_group *y, const float *packed, size_t K);
+    /* Quantizes a packed x in groups of 32 (see struct quantized_group). K is a multiple of 32. */
+    void (*quantize)(struct quantized_group *y, const float *packed, size_t K);
 
     /* score[i] = s * acc for each key i, where s is the scale of the key, or 1 if it has no codes. acc starts at +0; for each head
      * h, ascending, acc = fma(w[h], max(dot(q[h], key), 0), acc). The dot follows rule 1. If it is NaN or -0, max leaves it as it is.

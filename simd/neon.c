@@ -35,7 +35,7 @@ static void matmul_bf16(float *y, size_t ldy, const struct weight_view *w, size_
 
 static void pack(float *packed, const float *x, size_t K) { loops_neon.pack(packed, x, K); }
 static void narrow(uint16_t *y, const float *packed, size_t K) { narrow_chunks(y, packed, K); }
-static void quantise(struct quantised_group *y, const float *packed, size_t K) { quantise_groups(y, packed, K); }
+static void quantize(struct quantized_group *y, const float *packed, size_t K) { quantize_groups(y, packed, K); }
 
 static float dot(const float *a, const float *b, size_t K)
 {
@@ -123,17 +123,17 @@ static void silu_mul(float *y, const float *g, const float *u, size_t n)
     }
 }
 
-#define TABLE(product_of_quantised, that_variant)                                                                      \
+#define TABLE(product_of_quantized, that_variant)                                                                      \
     {                                                                                                                  \
         .name = "neon", .variant = that_variant, .matmul = {matmul, matmul, matmul, matmul, matmul, matmul, matmul},                           \
         .fma_rows_onto = {fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto, fma_rows_onto}, \
         .fma_rows = {fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows, fma_rows}, .fma_rows_cache_q8 = fma_rows, .fma_outer = fma_outer,                           \
         .matmul_bf16 = matmul_bf16,                              \
-        .matmul_quantised = product_of_quantised, .index_scores = neon_index_scores, .dot = dot, .pack = pack, .narrow = narrow, .quantise = quantise,    \
+        .matmul_quantized = product_of_quantized, .index_scores = neon_index_scores, .dot = dot, .pack = pack, .narrow = narrow, .quantize = quantize,    \
         .count_from = count_from, .axpy = axpy, .scale = scale, .divide = divide, .softmax_block = softmax_block,        \
         .exp = exp_f32, .silu_mul = silu_mul,                                                                          \
     }
 
-const struct kernels kernels_neon = TABLE(neon_matmul_quantised, NULL);
-const struct kernels kernels_neon_dotprod = TABLE(neon_dotprod_matmul_quantised, "dotprod");
-const struct kernels kernels_neon_i8mm = TABLE(neon_i8mm_matmul_quantised, "i8mm");
+const struct kernels kernels_neon = TABLE(neon_matmul_quantized, NULL);
+const struct kernels kernels_neon_dotprod = TABLE(neon_dotprod_matmul_quantized, "dotprod");
+const struct kernels kernels_neon_i8mm = TABLE(neon_i8mm_matmul_quantized, "i8mm");

@@ -1,4 +1,4 @@
-/* simd/neon_i8mm.c -- quantised matrices with the matrix products of bytes that armv8.2-a has as an option: an instruction
+/* simd/neon_i8mm.c -- quantized matrices with the matrix products of bytes that armv8.2-a has as an option: an instruction
  * multiplies two rows of eight codes by eight numbers of two rows of x, and adds the results to four sums:
  *
  *     row 0 times x 0 | row 0 times x 1 | row 1 times x 0 | row 1 times x 1
@@ -7,7 +7,7 @@
  * times the sum of x. The codes of halves of a group are made signed, and the numbers of IQ4_NL are signed. */
 #define MOST_INTEGERS 12
 #define READY_BYTES(T) (((T) + 1) / 2 * 80) /* struct pair_of_x for each two rows of x */
-#include "simd/neon_quantised.h"
+#include "simd/neon_quantized.h"
 #include "simd/neon_lane.h"
 
 /* Rows of a panel and rows of x in pairs: p[i][k] has the sums of rows 2i and 2i + 1, and of rows 2k and 2k + 1 of x. */
@@ -23,7 +23,7 @@ struct pair_of_x {
 };
 
 _Static_assert(READY_BYTES(2) == sizeof(struct pair_of_x), "READY_BYTES differs");
-_Static_assert(READY_BYTES(TILE_ROWS_OF_X) * BLOCK_GROUPS <= TILE_READY, "quantised_tiles.h promises too little");
+_Static_assert(READY_BYTES(TILE_ROWS_OF_X) * BLOCK_GROUPS <= TILE_READY, "quantized_tiles.h promises too little");
 
 ALWAYS_INLINE void start_products(products p, int R, int T, const struct pair_of_x *x)
 {
@@ -53,7 +53,7 @@ ALWAYS_INLINE int8x16_t two_rows(int8x16_t low, int8x16_t high, int upper)
 }
 
 ALWAYS_INLINE void multiply_bytes(enum panel_kind kind, integers s, int R, int T, const unsigned char *codes,
-                                  const struct quantised_group *const *x, const void *ready, int j, int count)
+                                  const struct quantized_group *const *x, const void *ready, int j, int count)
 {
     const struct pair_of_x *pairs = ready;
     const int is_signed = count < 8 || kind == PANEL_IQ4_NL;
@@ -84,7 +84,7 @@ ALWAYS_INLINE void multiply_bytes(enum panel_kind kind, integers s, int R, int T
     sort_products(s, R, T, p);
 }
 
-ALWAYS_INLINE void multiply_nibbles(integers s, int R, int T, const unsigned char *codes, const struct quantised_group *const *x,
+ALWAYS_INLINE void multiply_nibbles(integers s, int R, int T, const unsigned char *codes, const struct quantized_group *const *x,
                                     const void *ready)
 {
     const struct pair_of_x *pairs = ready;
@@ -116,13 +116,13 @@ ALWAYS_INLINE void multiply_nibbles(integers s, int R, int T, const unsigned cha
 }
 
 /* Writes struct pair_of_x [groups][(T + 1) / 2]. If there is no row 2k + 1, row 2k is used twice. */
-static void prepare(void *ready, size_t T, const struct quantised_tile *tile)
+static void prepare(void *ready, size_t T, const struct quantized_tile *tile)
 {
     struct pair_of_x *y = ready;
     for (size_t g = 0; g < tile->groups; g++)
         for (size_t t = 0; t < T; t += 2, y++)
             for (size_t second = 0; second < 2; second++) {
-                const struct quantised_group *x = tile->x + (t + second < T ? t + second : t) * tile->ldx + g;
+                const struct quantized_group *x = tile->x + (t + second < T ? t + second : t) * tile->ldx + g;
                 for (size_t i = 0; i < 4; i++)
                     memcpy(y->q[i] + 8 * second, x->q + 8 * i, 8);
                 y->start[second] = panel_has_halves(tile->kind) || tile->kind == PANEL_IQ4_NL ? 0 /* multiplied as signed numbers */
@@ -134,9 +134,9 @@ static void prepare(void *ready, size_t T, const struct quantised_tile *tile)
 
 #include "simd/neon_open.h"
 
-void neon_i8mm_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                                const struct quantised_group *x, size_t ldx, size_t T, void *scratch)
+void neon_i8mm_matmul_quantized(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+                                const struct quantized_group *x, size_t ldx, size_t T, void *scratch)
 {
-    const struct quantised_loops loops = {.most_sums = 12, .prepare = prepare, .tile = tile_any, .open = open_panel, .few = few_rows};
-    tiled_matmul_quantised(&loops, y, ldy, w, n0, n1, x, ldx, T, scratch);
+    const struct quantized_loops loops = {.most_sums = 12, .prepare = prepare, .tile = tile_any, .open = open_panel, .few = few_rows};
+    tiled_matmul_quantized(&loops, y, ldy, w, n0, n1, x, ldx, T, scratch);
 }

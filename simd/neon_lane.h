@@ -1,9 +1,9 @@
 /* simd/neon_lane.h -- dot products of bytes with one lane of x. neon_dotprod.c and neon_i8mm.c include this header after
- * neon_quantised.h. */
+ * neon_quantized.h. */
 #ifndef VB_NEON_LANE_H
 #define VB_NEON_LANE_H
 
-#include "simd/neon_quantised.h"
+#include "simd/neon_quantized.h"
 
 /* Adds the products of the four codes of each row with the four numbers in lane `lane` of x. */
 ALWAYS_INLINE int32x4_t add_lane(int32x4_t s, int8x16_t q, int8x16_t x, int lane)
@@ -16,9 +16,9 @@ ALWAYS_INLINE int32x4_t add_lane(int32x4_t s, int8x16_t q, int8x16_t x, int lane
     }
 }
 
-/* These do what neon_quantised.h says about multiply_bytes and multiply_nibbles. */
+/* These do what neon_quantized.h says about multiply_bytes and multiply_nibbles. */
 ALWAYS_INLINE void bytes_by_lanes(enum panel_kind kind, integers s, int R, int T, const unsigned char *codes,
-                                  const struct quantised_group *const *x, int j, int count)
+                                  const struct quantized_group *const *x, int j, int count)
 {
     FOR_ROWS FOR_QUADS s[r][t] = vdupq_n_s32(0);
     UNROLL
@@ -36,7 +36,7 @@ ALWAYS_INLINE void bytes_by_lanes(enum panel_kind kind, integers s, int R, int T
     }
 }
 
-ALWAYS_INLINE void nibbles_by_lanes(integers s, int R, int T, const unsigned char *codes, const struct quantised_group *const *x)
+ALWAYS_INLINE void nibbles_by_lanes(integers s, int R, int T, const unsigned char *codes, const struct quantized_group *const *x)
 {
     int8x16_t u[TILE_ROWS_OF_X], v[TILE_ROWS_OF_X];
     FOR_ROWS
@@ -57,7 +57,7 @@ ALWAYS_INLINE void nibbles_by_lanes(integers s, int R, int T, const unsigned cha
         }
 }
 
-ALWAYS_INLINE int32x4_t multiply_few(const int8x16_t *q, const struct quantised_group *x, int j, int count)
+ALWAYS_INLINE int32x4_t multiply_few(const int8x16_t *q, const struct quantized_group *x, int j, int count)
 {
     int32x4_t s = vdupq_n_s32(0);
     UNROLL

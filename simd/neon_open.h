@@ -1,14 +1,14 @@
-/* simd/neon_open.h -- unpacks quantised matrices from the blocks of a GGUF file, with NEON.
+/* simd/neon_open.h -- unpacks quantized matrices from the blocks of a GGUF file, with NEON.
  *
  * Four rows are unpacked at a time. The groups of these rows are copied to an open panel. If x has few rows, the
  * groups are multiplied by x as soon as they are unpacked, and nothing is copied. A file includes this header after
- * neon_quantised.h and after its definition of multiply_few. */
+ * neon_quantized.h and after its definition of multiply_few. */
 #ifndef VB_NEON_OPEN_H
 #define VB_NEON_OPEN_H
 
 #define LANES 1
 #define TAKER neon_taker
-#include "simd/quantised_open.h"
+#include "simd/quantized_open.h"
 
 ALWAYS_INLINE uint32x4_t row_of(const unsigned char *row, size_t at) { return vreinterpretq_u32_u8(vld1q_u8(row + at)); }
 
@@ -37,7 +37,7 @@ ALWAYS_INLINE words four_bits(words bits, int j)
 struct neon_taker {
     struct open_panel *panel; /* receives the groups; if NULL, they are multiplied by x instead */
     size_t first;             /* the row of the panel that receives the first of the four rows */
-    const struct quantised_group *x;
+    const struct quantized_group *x;
     size_t T, ldx;
     float32x4_t acc[FEW_ROWS_OF_X];
 };
@@ -50,7 +50,7 @@ ALWAYS_INLINE void take(struct neon_taker *to, size_t g, enum weight_type type, 
         return;
     }
     for (size_t t = 0; t < to->T; t++) {
-        const struct quantised_group *x = to->x + t * to->ldx + g;
+        const struct quantized_group *x = to->x + t * to->ldx + g;
         float32x4_t acc = to->acc[t];
         UNROLL
         for (int half = 0; half < halves; half++) {
@@ -80,7 +80,7 @@ static void open_panel(struct open_panel *panel, const struct weight_view *w, si
 }
 
 static void few_rows(float (*sums)[PANEL_ROWS], const struct weight_view *w, size_t row, size_t rows, size_t group, size_t groups,
-                     const struct quantised_group *x, size_t ldx, size_t T)
+                     const struct quantized_group *x, size_t ldx, size_t T)
 {
     struct neon_taker to = {.x = x, .T = T, .ldx = ldx};
     for (size_t first = 0; first < rows; first += SLICE) {

@@ -1,5 +1,5 @@
 /* simd/panels.c -- reorders the blocks of a file into panels. */
-#include "simd/quantised.h"
+#include "simd/quantized.h"
 
 #include <string.h>
 
@@ -22,7 +22,7 @@ static inline void put_group(unsigned char *scales, unsigned char *codes, const 
 void panel_from_rows(unsigned char *panel, enum weight_type type, size_t cols, const unsigned char *const *row, size_t rows)
 {
     static const unsigned char zeros[18], middles[34] = {0, 0, [2 ... 33] = 128}, wide[36] = {0, 0, 0, 0, [4 ... 35] = 128};
-    size_t size = quantised_format(type)->bytes, groups = cols / QUANTISED_GROUP, pair = panel_pair_bytes(type);
+    size_t size = quantized_format(type)->bytes, groups = cols / QUANTIZED_GROUP, pair = panel_pair_bytes(type);
     const unsigned char *block[PANEL_ROWS];
     if (groups % 2)
         memset(panel + groups / 2 * pair, 0, pair);
@@ -45,6 +45,6 @@ void panel_from_blocks(unsigned char *panel, const struct weight_view *w, size_t
     const unsigned char *rows[PANEL_ROWS];
     size_t count = w->rows - row < PANEL_ROWS ? w->rows - row : PANEL_ROWS;
     for (size_t r = 0; r < count; r++)
-        rows[r] = (const unsigned char *)w->data + (row + r) * (w->stride / QUANTISED_GROUP) * quantised_format(w->type)->bytes;
+        rows[r] = (const unsigned char *)w->data + (row + r) * (w->stride / QUANTIZED_GROUP) * quantized_format(w->type)->bytes;
     panel_from_rows(panel, w->type, w->cols, rows, count);
 }

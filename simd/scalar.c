@@ -1,7 +1,7 @@
 /* simd/scalar.c -- the kernels in plain C: the bits that every vector file must return. Clear, not fast. */
 #include "simd/decode.h"
 #include "simd/elementwise.h"
-#include "simd/quantised.h"
+#include "simd/quantized.h"
 
 #include <math.h>
 
@@ -154,16 +154,16 @@ static void narrow(uint16_t *y, const float *packed, size_t K)
 }
 
 /* Rule 2 for one row and one row of x. */
-static float dot_quantised(const struct weight_view *w, size_t n, const struct quantised_group *x)
+static float dot_quantized(const struct weight_view *w, size_t n, const struct quantized_group *x)
 {
-    const struct quantised_format *f = quantised_format(w->type);
-    size_t groups = w->cols / QUANTISED_GROUP;
+    const struct quantized_format *f = quantized_format(w->type);
+    size_t groups = w->cols / QUANTIZED_GROUP;
     float total = 0.0f, acc = 0.0f;
     for (size_t g = 0; g < groups; g++) {
-        struct quantised_codes c;
+        struct quantized_codes c;
         int32_t sum[2] = {0, 0}, of_x[2] = {0, 0};
-        quantised_codes(&c, w, n, g);
-        for (size_t l = 0; l < QUANTISED_GROUP; l++) {
+        quantized_codes(&c, w, n, g);
+        for (size_t l = 0; l < QUANTIZED_GROUP; l++) {
             sum[f->halves ? l / 16 : 0] += c.q[l] * x[g].q[l];
             of_x[f->halves ? l / 16 : 0] += x[g].q[l];
         }
@@ -172,38 +172,38 @@ static float dot_quantised(const struct weight_view *w, size_t n, const struct q
             if (f->minimums)
                 acc = fmaf(-(float)of_x[half], c.minimum[half] * x[g].d, acc);
         }
-        if ((g + 1) * QUANTISED_GROUP % DOT_BLOCK == 0 || g + 1 == groups) {
-            total = g * QUANTISED_GROUP < DOT_BLOCK ? acc : total + acc;
+        if ((g + 1) * QUANTIZED_GROUP % DOT_BLOCK == 0 || g + 1 == groups) {
+            total = g * QUANTIZED_GROUP < DOT_BLOCK ? acc : total + acc;
             acc = 0.0f;
         }
     }
     return total;
 }
 
-static void matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                             const struct quantised_group *x, size_t ldx, size_t T, void *scratch)
+static void matmul_quantized(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+                             const struct quantized_group *x, size_t ldx, size_t T, void *scratch)
 {
     (void)scratch;
     for (size_t t = 0; t < T; t++)
         for (size_t n = n0; n < n1; n++)
-            y[t * ldy + n] = dot_quantised(w, n, x + t * ldx);
+            y[t * ldy + n] = dot_quantized(w, n, x + t * ldx);
 }
 
-static void quantise(struct quantised_group *y, const float *packed, size_t K)
+static void quantize(struct quantized_group *y, const float *packed, size_t K)
 {
-    for (size_t g = 0; g < K / QUANTISED_GROUP; g++, y++) {
-        float x[QUANTISED_GROUP], m = 0.0f;
+    for (size_t g = 0; g < K / QUANTIZED_GROUP; g++, y++) {
+        float x[QUANTIZED_GROUP], m = 0.0f;
         int finite = 1;
-        unpack_chunk(x, packed + g * QUANTISED_GROUP);
-        for (size_t l = 0; l < QUANTISED_GROUP; l++) {
+        unpack_chunk(x, packed + g * QUANTIZED_GROUP);
+        for (size_t l = 0; l < QUANTIZED_GROUP; l++) {
             finite = finite && isfinite(x[l]);
             m = fabsf(x[l]) > m ? fabsf(x[l]) : m;
         }
-        *y = (struct quantised_group){.d = finite ? 0.0f : NAN};
+        *y = (struct quantized_group){.d = finite ? 0.0f : NAN};
         if (!finite || m < 0x1p-100f)
             continue;
         y->d = m / 127.0f;
-        for (size_t l = 0; l < QUANTISED_GROUP; l++) {
+        for (size_t l = 0; l < QUANTIZED_GROUP; l++) {
             y->q[l] = (int8_t)rintf(x[l] * (127.0f / m));
             y->sum += y->q[l];
             y->upper += l < 16 ? 0 : y->q[l];
@@ -265,12 +265,12 @@ const struct kernels kernels_scalar = {
     .fma_rows_cache_q8 = fma_rows,
     .fma_outer = fma_outer,
     .matmul_bf16 = matmul_bf16,
-    .matmul_quantised = matmul_quantised,
+    .matmul_quantized = matmul_quantized,
     .index_scores = index_scores,
     .dot = dot,
     .pack = pack,
     .narrow = narrow,
-    .quantise = quantise,
+    .quantize = quantize,
     .count_from = count_from,
     .axpy = axpy,
     .scale = scale,

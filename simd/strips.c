@@ -1,7 +1,7 @@
 /* simd/strips.c -- how the columns of the kernels fma_rows, fma_rows_onto and fma_outer are cut into strips, once for all vector instruction sets.
  *
  * As in tiles.c, no choice made here can reach the bits: each column has one sum, which is computed row by row. */
-#include "simd/quantised.h"
+#include "simd/quantized.h"
 #include "simd/tiles.h"
 
 #define STRIP_ROWS 128 /* rows x STRIP weights that stay in L1 while many tokens pass */
@@ -40,9 +40,9 @@ static void decode_strip(const struct vector_loops *v, float (*decoded)[STRIP], 
                          size_t count, size_t width)
 {
     if (w->type == WEIGHT_CACHE_Q8) {
-        const struct quantised_format *f = quantised_format(w->type);
-        size_t pitch = w->stride / QUANTISED_GROUP * f->bytes, groups = (count + QUANTISED_GROUP - 1) / QUANTISED_GROUP;
-        v->decode_cache_q8(decoded[0], STRIP, (const unsigned char *)w->data + n * pitch + c / QUANTISED_GROUP * f->bytes, pitch, rows, groups);
+        const struct quantized_format *f = quantized_format(w->type);
+        size_t pitch = w->stride / QUANTIZED_GROUP * f->bytes, groups = (count + QUANTIZED_GROUP - 1) / QUANTIZED_GROUP;
+        v->decode_cache_q8(decoded[0], STRIP, (const unsigned char *)w->data + n * pitch + c / QUANTIZED_GROUP * f->bytes, pitch, rows, groups);
         return;
     }
     for (size_t r = 0; r < rows; r++) {

@@ -48,7 +48,7 @@ refused generate golden/tale --prompt "Once upon a time" -n 4 --isa scalar
 for precision in bf16 q8 q4; do
     refused generate golden/tale --tokens 5,6 -n 4 --precision "$precision"
 done
-refused generate golden/gguf/tiny-quantised.gguf --tokens 5,6 -n 4
+refused generate golden/gguf/tiny-quantized.gguf --tokens 5,6 -n 4
 refused generate golden/tale --tokens 5,6 -n 4 --draft mtp-eagle --draft-tokens 3 --convention gate=bf16
 refused demo golden/tale --prompt "Once upon a time" -n 4
 refused verify $tiny --tokens 5,6 -n 4
@@ -79,7 +79,7 @@ same tokenize golden/tale --decode 48,79,329
 same conventions
 same inspect golden/tale --check
 same inspect golden/tiny/v3 --check --json
-same inspect golden/gguf/tiny-quantised.gguf --check
+same inspect golden/gguf/tiny-quantized.gguf --check
 for type in bf16 q8_0 q4_0; do
     "$verbatim" quantize golden/tiny/v2 -o "$work/here" --type $type --force >"$work/out" 2>"$work/err" || fail "quantize, on this machine"
     on Nehalem "$verbatim" quantize golden/tiny/v2 -o "$work/there" --type $type --force >"$work/out" 2>"$work/err" || fail "quantize"

@@ -127,7 +127,7 @@ FUZZ_RUNS ?= 3000
 SEEDS_OF_fuzz_safetensors := $(wildcard golden/tiny/v3-mtp3/*.safetensors)
 SEEDS_OF_fuzz_config      := $(wildcard golden/tiny/*/config.json)
 SEEDS_OF_fuzz_tokenizer   := golden/tokenizer/tokenizer.json
-SEEDS_OF_fuzz_gguf        := golden/gguf/tiny.gguf golden/gguf/tiny-quantised.gguf golden/gguf/tiny-indexer.gguf
+SEEDS_OF_fuzz_gguf        := golden/gguf/tiny.gguf golden/gguf/tiny-quantized.gguf golden/gguf/tiny-indexer.gguf
 SEEDS_OF_fuzz_tiktoken    := golden/tiktoken/fuzz.seed golden/tekken/fuzz.seed
 SEEDS_OF_fuzz_session     := golden/session/tiny.session
 SEEDS_OF_fuzz_template    := $(wildcard golden/chat/*.jinja)
@@ -140,7 +140,7 @@ fuzz_smoke = $(foreach f,$(FUZZERS),"$(1)$(notdir $(f)):$(f) -random $(FUZZ_RUNS
 
 space := $(empty) $(empty)
 # The named subset, for sanitizers: what handles files and memory, and the golden runs of every tiny checkpoint.
-SUBSET := test_config test_json test_checkpoint test_gguf test_gguf_errors test_quantised_errors test_quantize test_quantize_tokenizer test_model test_tokenizer \
+SUBSET := test_config test_json test_checkpoint test_gguf test_gguf_errors test_quantized_errors test_quantize test_quantize_tokenizer test_model test_tokenizer \
           test_tokenizer_errors test_tiktoken test_template test_session test_session_file test_sampler test_stop test_schema test_schema_hostile test_allowed test_meaning \
           test_schema_calls
 SUBSET_PROGRAMS = $(filter $(SUBSET:%=$(BUILD)/tests/%),$(TESTS))
@@ -218,7 +218,7 @@ arm64-subset: $(BUILD)/sleef.ok $(BUILD)/tests/checkasm $(BUILD)/tests/test_bits
 run_arm64 = "arm64/checkasm:qemu-aarch64 -L $(SYSROOT) build-arm64/tests/checkasm --quick" \
             "arm64/test_bits:qemu-aarch64 -L $(SYSROOT) build-arm64/tests/test_bits $(ARM64_LINES)" \
             "arm64/ranks:tests/ranks_replay.sh $(BUILD) qemu-aarch64 -L $(SYSROOT) build-arm64" \
-            "arm64/stack_access:tests/kernels/stack_access.py $(patsubst %,build-arm64/simd/neon_%.o,tiles quantised dotprod i8mm)"
+            "arm64/stack_access:tests/kernels/stack_access.py $(patsubst %,build-arm64/simd/neon_%.o,tiles quantized dotprod i8mm)"
 arm64: ARM64_GOALS = all arm64-subset
 arm64: arm64-programs $(BUILD)/tests/test_ranks_replay
 	@tests/run.sh -l build-arm64/logs $(run_arm64)
@@ -268,7 +268,7 @@ TURN   = $(shell printf '%d' 0x$$(git rev-parse --short=7 HEAD 2>/dev/null || ec
 SWEEPS = $(call programs,$(notdir $(shell grep -lw has_turn tests/*/test_*.c tests/*/checkops_*.c tests/cuda/checkcuda_*.c)))
 
 # The longest first, so that no core waits for one of them at the end.
-LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_quantised test_prefill test_rejection test_truth test_diff test_precision test_forced \
+LONG := $(patsubst %,$(BUILD)/tests/%,test_properties test_bits test_quantized test_prefill test_rejection test_truth test_diff test_precision test_forced \
           checkops_attention)
 run_native = "layers:tools/scripts/layers $(BUILD)" "tests/layers:tests/layers.sh $(BUILD)" "docs:tests/docs.py $(BUILD)" "grids:tests/grids.py" "train-demo:tests/cli/train-demo.sh $(BUILD)" $(filter $(LONG),$(TESTS)) $(BUILD)/tests/checkasm tests/install.sh tests/python.sh \
              "layouts:tests/cli/test_layouts.py $(BUILD)/verbatim" "layouts/int8:tests/cli/test_layouts_int8.py $(BUILD)/verbatim" "layouts/mistral:tests/cli/test_layouts_mistral.py $(BUILD)/verbatim" "plan:tests/cli/test_plan.py $(BUILD)/verbatim" "cuda/ptx:tests/cuda/ptx.py" "cuda/device:tests/cuda/test_device.py $(BUILD)/tests/cuda/verbatim" "cuda/cublas:tests/cuda/test_cublas.py $(BUILD)/tests/cuda/verbatim" "cuda/tensor:tests/cuda/test_tensor.py $(BUILD)/tests/cuda/verbatim" "mpi:tests/cli/test_mpi.py $(BUILD)/verbatim" "mpi/memory:tests/cli/test_mpi_memory.py $(BUILD)/verbatim" "serve/load:tests/cli/test_serve_load.py $(BUILD)/verbatim" "serve/page:tests/cli/test_serve_page.py $(BUILD)/verbatim" "serve/meaning:tests/cli/test_serve_meaning.py $(BUILD)/verbatim" \
@@ -284,7 +284,7 @@ test: test-deps
 
 # The server with clients of others, crowds of connections, and more of what `make test` samples. serve_*.sh install their clients with pip.
 # libmicrohttpd is not built with ThreadSanitizer; its locks are pthread's, which are, and nothing has to be suppressed. Of libgomp it sees
-# no barrier: where models are quantised or copied, they are so in one thread.
+# no barrier: where models are quantized or copied, they are so in one thread.
 serve-programs:
 	+$(MAKE) $(BUILD)/verbatim $(BUILD)/tests/fail_memory.so
 	+$(MAKE) BUILD=build-thread OPT=-O1 SANITIZE=-fsanitize=thread build-thread/verbatim

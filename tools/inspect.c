@@ -63,7 +63,7 @@ static void print_parts(const json_t *model)
     }
 }
 
-static const char *quantised_type(const json_t *model, const char *precision)
+static const char *quantized_type(const json_t *model, const char *precision)
 {
     int int4 = json_object_get(json_object_get(model, "config"), "int4_group_size") != NULL;
     if (int4)
@@ -77,12 +77,12 @@ static void print_copies(const json_t *model, const vb_model_facts *facts)
     const char *precision = text(model, "precision");
     if (integer(model, "joined_bytes"))
         printf("copied              %.1f MB: attn_k_b, stored transposed, %s\n", megabytes(model, "joined_bytes"),
-               "and where neither is quantised with attn_v_b as kv_b_proj");
+               "and where neither is quantized with attn_v_b as kv_b_proj");
     if (!strcmp(precision, "bf16"))
         printf("precision bf16      %.1f MB of matrices rounded to BF16, beside what is mapped\n", megabytes(model, "rounded_bytes"));
     else if (strcmp(precision, "f32"))
-        printf("precision %-10s%.1f MB of matrices quantised to %s, beside what is mapped\n", precision,
-               megabytes(model, "quantised_bytes"), quantised_type(model, precision));
+        printf("precision %-10s%.1f MB of matrices quantized to %s, beside what is mapped\n", precision,
+               megabytes(model, "quantized_bytes"), quantized_type(model, precision));
     if (integer(model, "repacked_bytes"))
         printf("repacked            %.1f MB of Q8_0, Q4_0 and IQ4_NL, in place of what is mapped\n", megabytes(model, "repacked_bytes"));
     if (facts->copied_bytes)
@@ -166,11 +166,11 @@ static int run(struct cli *c)
 }
 
 static const struct note notes[] = {
-    {"--precision", "Show which weights are rounded, quantised or copied when the model is opened in this precision: f32, bf16, q8 or q4 "
+    {"--precision", "Show which weights are rounded, quantized or copied when the model is opened in this precision: f32, bf16, q8 or q4 "
                     "(default f32)."},
     {"--json", "Print an object with the keys architecture, model_type, config, parameters, active_parameters, mtp_modules, "
                "mtp_modules_promised, mtp, tensors, types, parts, precision, mapped_bytes, widened_bytes, joined_bytes, rounded_bytes, "
-               "quantised_bytes, repacked_bytes, copy_seconds and cache_bytes_per_token (for each cache type)."},
+               "quantized_bytes, repacked_bytes, copy_seconds and cache_bytes_per_token (for each cache type)."},
     {NULL, NULL}};
 
 const struct command command_inspect = {

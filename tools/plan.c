@@ -12,7 +12,7 @@
 
 struct planned {
     struct cli *c;
-    struct model *m;
+    struct vb_model *m;
     int from_config;       /* whether the types of the weights are assumed, because there are only shapes */
     struct op_ranks ranks; /* who has which rows */
     uint64_t before[MOST_RANKS + 1];

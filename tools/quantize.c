@@ -1,4 +1,4 @@
-/* tools/quantize.c -- `verbatim quantize`: writes a model to one GGUF file, with rounded or quantised weights. */
+/* tools/quantize.c -- `verbatim quantize`: writes a model to one GGUF file, with rounded or quantized weights. */
 #include <string.h>
 #include <sys/stat.h>
 
@@ -8,7 +8,7 @@ static int check_paths(const struct cli *c)
 {
     struct stat st;
     if (!stat(c->model_dir, &st) && !S_ISDIR(st.st_mode))
-        return cli_fail(c, EXIT_OTHER, "%s is a file: what is quantised is a directory in the Hugging Face layout", c->model_dir);
+        return cli_fail(c, EXIT_OTHER, "%s is a file: what is quantized is a directory in the Hugging Face layout", c->model_dir);
     return cli_check_file(c, "-o", c->out);
 }
 
@@ -20,14 +20,14 @@ static int show_progress(void *label, size_t done, size_t total)
     return cli_stopped() != 0;
 }
 
-static int write_file(const struct cli *c, vb_quantise *q)
+static int write_file(const struct cli *c, vb_quantize *q)
 {
     struct cli_file file;
     vb_error err;
-    char label[] = "quantising";
+    char label[] = "quantizing";
     if (!cli_file_begin(c, &file, c->out))
         return EXIT_OTHER;
-    int rc = vb_quantise_write(q, file.file.fd, c->out, c->session.threads, show_progress, label, &err);
+    int rc = vb_quantize_write(q, file.file.fd, c->out, c->session.threads, show_progress, label, &err);
     if (rc)
         cli_progress(label, 1, 1);
     return cli_file_end(c, &file, rc ? &err : NULL);
@@ -39,13 +39,13 @@ static const struct {
     const char *name, *shown;
 } roles[] = {{"linear", "linear layers"}, {"embedding", "embedding"}, {"head", "output head"}, {"other", "norms, routers"}};
 
-static int same_kind(const vb_quantised_tensor *a, const vb_quantised_tensor *b)
+static int same_kind(const vb_quantized_tensor *a, const vb_quantized_tensor *b)
 {
     return !strcmp(a->role, b->role) && !strcmp(a->type, b->type) && a->kept == b->kept;
 }
 
 /* "ffn_down_exps" of blk.3.ffn_down_exps.weight */
-static const char *base_of(const vb_quantised_tensor *t, int *size)
+static const char *base_of(const vb_quantized_tensor *t, int *size)
 {
     int skip = 0;
     if (sscanf(t->name, "blk.%*d.%n", &skip) < 0)
@@ -55,7 +55,7 @@ static const char *base_of(const vb_quantised_tensor *t, int *size)
     return base;
 }
 
-static int same_base(const vb_quantised_tensor *a, const vb_quantised_tensor *b)
+static int same_base(const vb_quantized_tensor *a, const vb_quantized_tensor *b)
 {
     int n, m;
     const char *x = base_of(a, &n), *y = base_of(b, &m);
@@ -63,20 +63,20 @@ static int same_base(const vb_quantised_tensor *a, const vb_quantised_tensor *b)
 }
 
 /* Whether a tensor before number i is of the kind of `t`, and with by_base has its base name too. */
-static int stands_before(const vb_quantise *q, size_t i, const vb_quantised_tensor *t, int by_base)
+static int stands_before(const vb_quantize *q, size_t i, const vb_quantized_tensor *t, int by_base)
 {
-    vb_quantised_tensor other;
-    for (size_t k = 0; k < i && vb_quantise_tensor(q, k, &other); k++)
+    vb_quantized_tensor other;
+    for (size_t k = 0; k < i && vb_quantize_tensor(q, k, &other); k++)
         if (same_kind(&other, t) && (!by_base || same_base(&other, t)))
             return 1;
     return 0;
 }
 
 /* Names and row lengths of what was kept, each once. */
-static void print_kept(const vb_quantise *q, const vb_quantised_tensor *like)
+static void print_kept(const vb_quantize *q, const vb_quantized_tensor *like)
 {
-    vb_quantised_tensor t;
-    for (size_t i = 0; vb_quantise_tensor(q, i, &t); i++) {
+    vb_quantized_tensor t;
+    for (size_t i = 0; vb_quantize_tensor(q, i, &t); i++) {
         int size;
         const char *base = base_of(&t, &size);
         if (same_kind(&t, like) && !stands_before(q, i, &t, 1))
@@ -85,11 +85,11 @@ static void print_kept(const vb_quantise *q, const vb_quantised_tensor *like)
 }
 
 /* Of one role, those of one type: their number, bytes, and what kept them. */
-static void print_line(const vb_quantise *q, const char *role, const vb_quantised_tensor *like)
+static void print_line(const vb_quantize *q, const char *role, const vb_quantized_tensor *like)
 {
-    vb_quantised_tensor t;
+    vb_quantized_tensor t;
     size_t count = 0, bytes = 0;
-    for (size_t i = 0; vb_quantise_tensor(q, i, &t); i++)
+    for (size_t i = 0; vb_quantize_tensor(q, i, &t); i++)
         if (same_kind(&t, like)) {
             count++;
             bytes += t.bytes;
@@ -102,53 +102,53 @@ static void print_line(const vb_quantise *q, const char *role, const vb_quantise
     putchar('\n');
 }
 
-static void print_report(const struct cli *c, const vb_quantise *q)
+static void print_report(const struct cli *c, const vb_quantize *q)
 {
-    vb_quantised_tensor t;
+    vb_quantized_tensor t;
     const char *note;
-    printf("%s: %.3f MB\n", c->out, (double)vb_quantise_bytes(q) / 1e6);
+    printf("%s: %.3f MB\n", c->out, (double)vb_quantize_bytes(q) / 1e6);
     for (size_t role = 0; role < sizeof roles / sizeof *roles; role++)
-        for (size_t i = 0; vb_quantise_tensor(q, i, &t); i++)
+        for (size_t i = 0; vb_quantize_tensor(q, i, &t); i++)
             if (!strcmp(t.role, roles[role].name) && !stands_before(q, i, &t, 0))
                 print_line(q, roles[role].shown, &t);
-    if (vb_quantise_tokenizer(q))
-        printf("  %-16s%s\n", "tokenizer", vb_quantise_tokenizer(q));
-    for (size_t i = 0; (note = vb_quantise_note(q, i)); i++)
+    if (vb_quantize_tokenizer(q))
+        printf("  %-16s%s\n", "tokenizer", vb_quantize_tokenizer(q));
+    for (size_t i = 0; (note = vb_quantize_note(q, i)); i++)
         printf("  %-16s%s\n", "note", note);
 }
 
-static int print_json(const struct cli *c, const vb_quantise *q)
+static int print_json(const struct cli *c, const vb_quantize *q)
 {
     json_t *tensors = json_array(), *notes = json_array();
-    vb_quantised_tensor t;
+    vb_quantized_tensor t;
     const char *note;
-    for (size_t i = 0; vb_quantise_tensor(q, i, &t); i++)
+    for (size_t i = 0; vb_quantize_tensor(q, i, &t); i++)
         json_array_append_new(tensors, json_pack("{s:s,s:s,s:s,s:b,s:I}", "name", t.name, "type", t.type, "role", t.role, "kept", t.kept,
                                                  "bytes", (json_int_t)t.bytes));
-    for (size_t i = 0; (note = vb_quantise_note(q, i)); i++)
+    for (size_t i = 0; (note = vb_quantize_note(q, i)); i++)
         json_array_append_new(notes, json_string(note));
-    return cli_print_json(json_pack("{s:s,s:I,s:s?,s:o,s:o}", "file", c->out, "bytes", (json_int_t)vb_quantise_bytes(q), "tokenizer",
-                                    vb_quantise_tokenizer(q), "tensors", tensors, "notes", notes));
+    return cli_print_json(json_pack("{s:s,s:I,s:s?,s:o,s:o}", "file", c->out, "bytes", (json_int_t)vb_quantize_bytes(q), "tokenizer",
+                                    vb_quantize_tokenizer(q), "tensors", tensors, "notes", notes));
 }
 
 static int run(struct cli *c)
 {
-    vb_quantise_options o = {c->type, c->embedding_type, c->head_type};
-    vb_quantise *q;
+    vb_quantize_options o = {c->type, c->embedding_type, c->head_type};
+    vb_quantize *q;
     vb_error err;
     if (!c->type)
         return cli_fail(c, EXIT_USAGE, "--type is missing; see verbatim quantize --help");
     int code = check_paths(c);
     if (code != EXIT_DONE)
         return code;
-    if (vb_model_open(&c->model, c->model_dir, NULL, &err) || vb_quantise_open(&q, c->model, c->model_dir, &o, &err))
+    if (vb_model_open(&c->model, c->model_dir, NULL, &err) || vb_quantize_open(&q, c->model, c->model_dir, &o, &err))
         return cli_error(c, &err);
     code = write_file(c, q);
     if (code == EXIT_DONE && c->json)
         code = print_json(c, q);
     else if (code == EXIT_DONE)
         print_report(c, q);
-    vb_quantise_close(q);
+    vb_quantize_close(q);
     return code;
 }
 
@@ -158,7 +158,7 @@ static const struct note notes[] = {
     {NULL, NULL}};
 
 const struct command command_quantize = {
-    "quantize", "write a model to one GGUF file, with its weights rounded or quantised",
+    "quantize", "write a model to one GGUF file, with its weights rounded or quantized",
     "MODEL -o OUT.gguf --type TYPE [OPTIONS]",
     "MODEL is a directory in the Hugging Face layout. The GGUF file also contains the MTP layers and the tokenizer. If the\n"
     "GGUF file is run in the default precision, the results have the same bits as those of MODEL in one of these runs:\n"

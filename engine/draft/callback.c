@@ -5,7 +5,7 @@
 #include <string.h>
 
 struct callback_drafter { /* handed around as a struct drafter */
-    const struct model *model;
+    const struct vb_model *model;
     vb_draft_callback callback;
     void *context;
     int32_t *tokens; /* committed [context] */
@@ -14,7 +14,7 @@ struct callback_drafter { /* handed around as a struct drafter */
 
 static struct callback_drafter *of(const struct drafter *d) { return (struct callback_drafter *)(uintptr_t)d; }
 
-static int open_callback(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
+static int open_callback(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, vb_error *err)
 {
     struct callback_drafter *d = vb_alloc(m->allocator, 1, sizeof *d);
     *out = NULL;

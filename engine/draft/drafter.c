@@ -101,7 +101,7 @@ static int check_settings(const char *settings, vb_error *err)
     return VB_OK;
 }
 
-int drafter_check(const struct drafter_type *type, const struct model *m, const vb_session_options *o, vb_error *err)
+int drafter_check(const struct drafter_type *type, const struct vb_model *m, const vb_session_options *o, vb_error *err)
 {
     if (type->needs_modules && !m->num_mtp)
         return vb_fail(err, VB_BAD_ARGUMENT, "%s has no MTP modules, which %s needs", checkpoint_dir(m->checkpoint), type->name);
@@ -128,7 +128,7 @@ int drafter_without_trees(const struct drafter_type *type, int topk, vb_error *e
     return vb_fail(err, VB_BAD_ARGUMENT, "draft topk is %d, but %s drafts chains; methods that draft trees are %s", topk, type->name, can);
 }
 
-int drafter_tokens(int *tokens, const struct drafter_type *type, const struct model *m, const vb_drafting *drafting, vb_error *err)
+int drafter_tokens(int *tokens, const struct drafter_type *type, const struct vb_model *m, const vb_drafting *drafting, vb_error *err)
 {
     int most = VB_MAX_DRAFT, code = type->longest ? type->longest(&most, drafting, m->allocator, err) : VB_OK;
     if (drafting->tokens)

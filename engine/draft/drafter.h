@@ -65,8 +65,8 @@ struct drafter_type {
                                generated */
 
     /* Checks further conditions of the method, before anything is opened. NULL if the method has no further conditions. */
-    int (*check)(const struct model *m, const vb_session_options *o, vb_error *err);
-    int (*open)(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err);
+    int (*check)(const struct vb_model *m, const vb_session_options *o, vb_error *err);
+    int (*open)(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, vb_error *err);
 
     /* Tells the drafter how to treat the rows of its own network that it could compute before they are needed. If `rows`
      * is 0, observe computes them as soon as they are many. Otherwise observe computes none of them, and propose computes
@@ -142,7 +142,7 @@ extern const struct drafter_type *const drafter_types[]; /* NULL ends the list *
 int drafter_find(const struct drafter_type **out, const char *name, vb_error *err);
 /* Checks that everything that the method needs is present, and that at least one method knows each key in the settings.
  * Returns VB_BAD_ARGUMENT if something is missing or a key is unknown. The message names it. */
-int drafter_check(const struct drafter_type *type, const struct model *m, const vb_session_options *o, vb_error *err);
+int drafter_check(const struct drafter_type *type, const struct vb_model *m, const vb_session_options *o, vb_error *err);
 /* Sets *kind to 1 or 3 if `dir` holds an EAGLE-1 or EAGLE-3 head, to VB_PARALLEL_HEADS if it holds parallel heads, or to 0 if it
  * holds no readable head. The only error is VB_NO_MEMORY, which the function returns if there is no memory. */
 int drafter_head_kind(int *kind, const char *dir, const vb_allocator *a, vb_error *err);
@@ -156,7 +156,7 @@ int drafter_without_trees(const struct drafter_type *type, int topk, vb_error *e
  * it. With drafting->automatic, the default is the limit on lengths: the same for methods with cache_per_draft, because each
  * cache uses memory even if it stays empty; for all other methods what type->longest says, or VB_MAX_DRAFT without it. The
  * only error is VB_NO_MEMORY. */
-int drafter_tokens(int *tokens, const struct drafter_type *type, const struct model *m, const vb_drafting *drafting, vb_error *err);
+int drafter_tokens(int *tokens, const struct drafter_type *type, const struct vb_model *m, const vb_drafting *drafting, vb_error *err);
 
 /* Sets *out to the value of `key` in vb_drafting.settings, or to `otherwise` if `settings` does not have the key.
  * Returns VB_BAD_ARGUMENT if the value is not a number from `least` to `most`, and the message names the value. */

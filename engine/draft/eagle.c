@@ -3,30 +3,30 @@
 #include "engine/draft/eagle_net.h"
 #include "engine/draft/mtp.h"
 
-static int open_version(struct drafter **out, const struct model *m, const struct drafter_options *o, int version, vb_error *err)
+static int open_version(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, int version, vb_error *err)
 {
     struct draft_net *net;
     int code = eagle_net_open(&net, o->asked->drafting.head, version, m, o, err);
     return code ? code : mtp_drafter_open(out, net, m, o, 1, err);
 }
 
-static int open_eagle(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
+static int open_eagle(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, vb_error *err)
 {
     return open_version(out, m, o, 1, err);
 }
 
-static int open_eagle3(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
+static int open_eagle3(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, vb_error *err)
 {
     return open_version(out, m, o, 3, err);
 }
 
 /* A head of another kind is refused here; one that cannot be read, when it is opened. */
-static int check_eagle(const struct model *m, const vb_session_options *o, vb_error *err)
+static int check_eagle(const struct vb_model *m, const vb_session_options *o, vb_error *err)
 {
     return drafter_check_head(o->drafting.head, 1, "eagle", m->allocator, err);
 }
 
-static int check_eagle3(const struct model *m, const vb_session_options *o, vb_error *err)
+static int check_eagle3(const struct vb_model *m, const vb_session_options *o, vb_error *err)
 {
     return drafter_check_head(o->drafting.head, 3, "eagle3", m->allocator, err);
 }

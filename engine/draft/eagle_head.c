@@ -111,7 +111,7 @@ static int read_d2t(const struct eagle_loading *l, size_t target_vocab)
 }
 
 /* The target's, where the head stores none; which one that is stored must fit. */
-static int embedding(const struct eagle_loading *l, const struct model *target)
+static int embedding(const struct eagle_loading *l, const struct vb_model *target)
 {
     struct eagle_head *h = l->h;
     size_t V = target->config.dims.V, d = h->config.dims.d;
@@ -144,7 +144,7 @@ static int decoder_layer(const struct eagle_loading *l)
     return vector(l, &h->post_attention_layernorm, l->layer, "post_attention_layernorm.weight");
 }
 
-static int bind_1(const struct eagle_loading *l, const struct model *target)
+static int bind_1(const struct eagle_loading *l, const struct vb_model *target)
 {
     struct eagle_head *h = l->h;
     size_t d = h->config.dims.d;
@@ -155,7 +155,7 @@ static int bind_1(const struct eagle_loading *l, const struct model *target)
     return rc ? rc : decoder_layer(l);
 }
 
-static int bind_3(const struct eagle_loading *l, const struct model *target)
+static int bind_3(const struct eagle_loading *l, const struct vb_model *target)
 {
     struct eagle_head *h = l->h;
     size_t d = h->config.dims.d, T = h->target_width;
@@ -187,7 +187,7 @@ static int check_leftovers(const struct eagle_loading *l)
     return VB_OK;
 }
 
-static int load_weights(struct eagle_head *h, const char *dir, const struct model *target, vb_error *err)
+static int load_weights(struct eagle_head *h, const char *dir, const struct vb_model *target, vb_error *err)
 {
     struct eagle_loading l = {.h = h, .err = err};
     size_t first;
@@ -201,7 +201,7 @@ static int load_weights(struct eagle_head *h, const char *dir, const struct mode
     return rc ? rc : check_leftovers(&l);
 }
 
-int eagle_head_open(struct eagle_head **out, const char *dir, int version, const struct model *target, vb_error *err)
+int eagle_head_open(struct eagle_head **out, const char *dir, int version, const struct vb_model *target, vb_error *err)
 {
     struct eagle_head *h = vb_alloc(target->allocator, 1, sizeof *h);
     *out = NULL;

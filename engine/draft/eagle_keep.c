@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static int open_keep(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
+static int open_keep(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, vb_error *err)
 {
     return mtp_drafter_open_modules(out, m, o, 1, err);
 }

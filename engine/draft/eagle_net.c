@@ -254,7 +254,7 @@ static const struct draft_net_type eagle3_net = {.row = row, .most_rows = most_r
                                                  .take = take_features, .is_same = is_same, .fingerprint = fingerprint,
                                                  .weight_bytes = bytes_of_weights, .close = close_net};
 
-int eagle_net_open(struct draft_net **out, const char *dir, int version, const struct model *target, const struct drafter_options *o,
+int eagle_net_open(struct draft_net **out, const char *dir, int version, const struct vb_model *target, const struct drafter_options *o,
                    vb_error *err)
 {
     struct eagle_head *head = NULL;

@@ -59,7 +59,7 @@ struct eagle_head {
  * more than one layer or an unknown tensor. Also returns an error if its hidden size, its vocabulary or its kind of
  * layer does not fit the target or the version. The message names the problem. The caller closes *out with
  * eagle_head_close. */
-int eagle_head_open(struct eagle_head **out, const char *dir, int version, const struct model *target, vb_error *err);
+int eagle_head_open(struct eagle_head **out, const char *dir, int version, const struct vb_model *target, vb_error *err);
 void eagle_head_close(struct eagle_head *h);
 
 /* Returns how many bytes of weights are read to draft one token. */
@@ -86,7 +86,7 @@ struct eagle {
 };
 
 /* Opens the EAGLE head in `dir` as a network that drafts. Its passes have at most o->most_observed rows. */
-int eagle_net_open(struct draft_net **out, const char *dir, int version, const struct model *target, const struct drafter_options *o,
+int eagle_net_open(struct draft_net **out, const char *dir, int version, const struct vb_model *target, const struct drafter_options *o,
                    vb_error *err);
 
 int eagle_open(struct eagle *e, struct eagle_head *head, const struct drafter_options *o, vb_error *err);

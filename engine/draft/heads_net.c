@@ -9,8 +9,8 @@
 
 struct heads_net { /* handed around as its first part */
     struct draft_net net;
-    const struct model *target;
-    struct model *heads;   /* head k is heads->mtp[k] */
+    const struct vb_model *target;
+    struct vb_model *heads;   /* head k is heads->mtp[k] */
     struct workspace work;
     size_t after_last;     /* 1: the heads read the residual stream after the target's last layer; 0: before it */
 };
@@ -72,7 +72,7 @@ static void add_bytes(void *context, const struct read *r)
 /* One pass of all heads and one of the output head make as many drafts: a draft reads its share of them. */
 static size_t bytes_of_weights(const struct draft_net *net)
 {
-    const struct model *m = of(net)->heads;
+    const struct vb_model *m = of(net)->heads;
     struct bytes_read sum = {.chosen = m->config.dims.chosen};
     for (int k = 0; k < m->num_mtp; k++)
         reads_of_layer(&m->config, &m->mtp[k].layer, add_bytes, &sum);
@@ -92,7 +92,7 @@ static const struct draft_net_type heads_net = {.row = row, .most_rows = most_ro
                                                 .is_same = is_same, .fingerprint = fingerprint, .weight_bytes = bytes_of_weights,
                                                 .close = close_net};
 
-int heads_net_open(struct draft_net **out, int *count, const char *dir, const struct model *target, const struct drafter_options *o,
+int heads_net_open(struct draft_net **out, int *count, const char *dir, const struct vb_model *target, const struct drafter_options *o,
                    vb_error *err)
 {
     struct heads_net *n = vb_alloc(target->allocator, 1, sizeof *n);

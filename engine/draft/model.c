@@ -19,7 +19,7 @@
 #define ROWS_WORTH_A_PASS (VB_MAX_DRAFT + 1) /* more missing rows than a round leaves: a prompt */
 
 struct model_drafter { /* handed around as a struct drafter */
-    const struct model *model; /* that drafts */
+    const struct vb_model *model; /* that drafts */
     const vb_allocator *allocator;
     struct drafter_options options;
     size_t context;    /* the most tokens that it reads */
@@ -67,7 +67,7 @@ static int open_parts(struct model_drafter *d, vb_error *err)
                ? VB_OK : vb_fail(err, VB_NO_MEMORY, "no memory for a draft model that reads %zu tokens", d->context);
 }
 
-static int open_model(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
+static int open_model(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, vb_error *err)
 {
     const struct config *large = &m->config, *small = &o->asked->drafting.model->config;
     size_t most = small->dims.positions;
@@ -144,7 +144,7 @@ static void observe(struct drafter *drafter, struct workspace *w, size_t pos, co
 static int propose(struct drafter *drafter, struct workspace *w, int32_t *draft, int max, size_t *failed)
 {
     struct model_drafter *d = of(drafter);
-    const struct model *m = d->model;
+    const struct vb_model *m = d->model;
     int drafts = 0;
     if (d->count >= d->context)
         return 0;

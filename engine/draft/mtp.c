@@ -33,7 +33,7 @@ static int32_t choose_widened(void *context, const float *logits, int number)
     return i < n ? i : -1;
 }
 
-int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct model *m, const struct drafter_options *o, int num_depths,
+int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct vb_model *m, const struct drafter_options *o, int num_depths,
                    vb_error *err)
 {
     const vb_allocator *a = m->allocator;
@@ -261,7 +261,7 @@ void mtp_pass(struct mtp_state *s, struct workspace *w, int k, size_t first, siz
     trace_pass(s->options.tracer, k, s->rows + first, S);
 }
 
-int mtp_drafter_open(struct drafter **out, struct draft_net *net, const struct model *m, const struct drafter_options *o, int num_depths,
+int mtp_drafter_open(struct drafter **out, struct draft_net *net, const struct vb_model *m, const struct drafter_options *o, int num_depths,
                      vb_error *err)
 {
     struct mtp_drafter *d = vb_alloc(m->allocator, 1, sizeof *d);
@@ -278,7 +278,7 @@ int mtp_drafter_open(struct drafter **out, struct draft_net *net, const struct m
     return code;
 }
 
-int mtp_drafter_open_modules(struct drafter **out, const struct model *m, const struct drafter_options *o, int num_depths, vb_error *err)
+int mtp_drafter_open_modules(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, int num_depths, vb_error *err)
 {
     struct draft_net *net;
     int code = mtp_net_open(&net, m, o->asked->drafting.vocab, err);

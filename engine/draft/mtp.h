@@ -36,7 +36,7 @@ struct mtp_tree {
 };
 
 struct mtp_state {
-    const struct model *model;
+    const struct vb_model *model;
     struct draft_net *net; /* the MTP modules, or an EAGLE head in place of module 0 */
     struct drafter_options options;
     int32_t *tokens;      /* [context + 1]: the committed tokens */
@@ -74,7 +74,7 @@ struct mtp_state {
 
 /* Opens the state with a cache for each of num_depths depths of the network. The state owns `net` and closes it, even
  * if opening fails. */
-int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct model *m, const struct drafter_options *o, int num_depths,
+int mtp_state_open(struct mtp_state *s, struct draft_net *net, const struct vb_model *m, const struct drafter_options *o, int num_depths,
                    vb_error *err);
 void mtp_state_close(struct mtp_state *s);
 
@@ -168,10 +168,10 @@ struct mtp_drafter { /* pointers to it are cast to struct drafter */
 static inline struct mtp_drafter *mtp_of(const struct drafter *d) { return (struct mtp_drafter *)(uintptr_t)d; }
 
 /* Opens a drafter with a network. The drafter owns `net` and closes it, even if opening fails. */
-int mtp_drafter_open(struct drafter **out, struct draft_net *net, const struct model *m, const struct drafter_options *o, int num_depths,
+int mtp_drafter_open(struct drafter **out, struct draft_net *net, const struct vb_model *m, const struct drafter_options *o, int num_depths,
                      vb_error *err);
 /* Opens a drafter with the model's MTP modules. */
-int mtp_drafter_open_modules(struct drafter **out, const struct model *m, const struct drafter_options *o, int num_depths, vb_error *err);
+int mtp_drafter_open_modules(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, int num_depths, vb_error *err);
 void mtp_drafter_observe(struct drafter *d, struct workspace *w, size_t pos, const int32_t *tokens, const float *hidden,
                          size_t n);
 void mtp_drafter_defer(struct drafter *d, size_t rows);

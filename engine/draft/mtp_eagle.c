@@ -5,20 +5,20 @@
 #include "engine/draft/mtp.h"
 #include "engine/base/numbers.h"
 
-static int chain_modules(const struct model *m, int max_draft)
+static int chain_modules(const struct vb_model *m, int max_draft)
 {
     int modules = m->config.conventions.value[CHAIN_MODULE] ? m->num_mtp : 1;
     return modules < max_draft ? modules : max_draft;
 }
 
-static int check_eagle(const struct model *m, const vb_session_options *o, vb_error *err)
+static int check_eagle(const struct vb_model *m, const vb_session_options *o, vb_error *err)
 {
     if (o->drafting.tree.topk > 1 && m->config.conventions.value[CHAIN_MODULE] && m->num_mtp > 1)
         return vb_fail(err, VB_BAD_ARGUMENT, "convention chain-module=step drafts chains only: draft topk is %d, wanted 1", o->drafting.tree.topk);
     return VB_OK;
 }
 
-static int open_eagle(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
+static int open_eagle(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, vb_error *err)
 {
     int depths = chain_modules(m, o->max_draft), code = mtp_drafter_open_modules(out, m, o, depths, err);
     if (!code)

@@ -6,17 +6,17 @@
 
 struct mtp_net { /* handed around as its first part */
     struct draft_net net;
-    const struct model *model;
+    const struct vb_model *model;
     const vb_draft_vocab *vocab; /* NULL: every token may be drafted */
 };
 
 static const struct mtp_net *of(const struct draft_net *net) { return (const struct mtp_net *)(const void *)net; }
 
-static const struct model *model_of(const struct draft_net *net) { return of(net)->model; }
+static const struct vb_model *model_of(const struct draft_net *net) { return of(net)->model; }
 
 static const struct mtp_module *module_of(const struct draft_net *net, int depth)
 {
-    const struct model *m = model_of(net);
+    const struct vb_model *m = model_of(net);
     return &m->mtp[depth % m->num_mtp];
 }
 
@@ -81,7 +81,7 @@ static void close_net(struct draft_net *net) { vb_free(model_of(net)->allocator,
 static const struct draft_net_type modules = {.row = row, .first_row = first_row, .most_rows = most_rows, .pass = pass, .logits = logits, .best = best,
                                               .token = token, .is_same = is_same, .close = close_net};
 
-int mtp_net_open(struct draft_net **out, const struct model *m, const vb_draft_vocab *vocab, vb_error *err)
+int mtp_net_open(struct draft_net **out, const struct vb_model *m, const vb_draft_vocab *vocab, vb_error *err)
 {
     const struct config *c = &m->config;
     struct mtp_net *n = vb_alloc(m->allocator, 1, sizeof *n);

@@ -2,7 +2,7 @@
  * with fewer modules than K uses module k mod D, still with a cache per depth. */
 #include "engine/draft/mtp.h"
 
-static int open_vanilla(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
+static int open_vanilla(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, vb_error *err)
 {
     return mtp_drafter_open_modules(out, m, o, o->max_draft, err);
 }

@@ -18,7 +18,7 @@ struct draft_net {
     struct kv_layout cache; /* how the network's cache stores a row */
     size_t rows_before; /* number of cache rows before row 0: 1 with convention first-row=phantom, else 0 */
     size_t bytes;       /* bytes of memory for the network's passes; 0 if these passes use the target's workspace */
-    struct rank_group *ranks; /* model.ranks of the model to which the network's layers belong; NULL: only this process computes it */
+    struct vb_ranks *ranks; /* model.ranks of the model to which the network's layers belong; NULL: only this process computes it */
     int other_tokens;   /* nonzero if the network's vocabulary differs from the target's; `token` is then not NULL */
 };
 
@@ -61,6 +61,6 @@ struct draft_net_type {
 
 /* Opens the model's MTP modules as a network. Depth k uses module k mod (number of modules). If `vocab` is not NULL, the
  * network's token i is token vocab->tokens[i] of the target. */
-int mtp_net_open(struct draft_net **out, const struct model *m, const vb_draft_vocab *vocab, vb_error *err);
+int mtp_net_open(struct draft_net **out, const struct vb_model *m, const vb_draft_vocab *vocab, vb_error *err);
 
 #endif

@@ -18,7 +18,7 @@ struct ngram_drafter { /* handed around as a struct drafter */
 
 static struct ngram_drafter *of(const struct drafter *d) { return (struct ngram_drafter *)(uintptr_t)d; }
 
-static int open_ngram(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
+static int open_ngram(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, vb_error *err)
 {
     const char *settings = o->asked->drafting.settings;
     int min, max;

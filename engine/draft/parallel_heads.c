@@ -17,12 +17,12 @@ static int longest(int *most, const vb_drafting *drafting, const vb_allocator *a
     return code == VB_NO_MEMORY ? vb_fail(err, code, "%s", why.message) : VB_OK;
 }
 
-static int check(const struct model *m, const vb_session_options *o, vb_error *err)
+static int check(const struct vb_model *m, const vb_session_options *o, vb_error *err)
 {
     return drafter_check_head(o->drafting.head, VB_PARALLEL_HEADS, "parallel-heads", m->allocator, err);
 }
 
-static int open_heads(struct drafter **out, const struct model *m, const struct drafter_options *o, vb_error *err)
+static int open_heads(struct drafter **out, const struct vb_model *m, const struct drafter_options *o, vb_error *err)
 {
     struct draft_net *net;
     int count, code = heads_net_open(&net, &count, o->asked->drafting.head, m, o, err);

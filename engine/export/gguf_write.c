@@ -6,7 +6,7 @@
 #include "engine/base/numbers.h"
 
 #include "ops/op.h"
-#include "ops/quantise.h"
+#include "ops/quantize.h"
 #include "ops/weights.h"
 #include "simd/decode.h"
 
@@ -21,12 +21,12 @@
 
 /* ---- the plan ---- */
 
-int gguf_no_memory(const struct model *m, vb_error *err)
+int gguf_no_memory(const struct vb_model *m, vb_error *err)
 {
     return vb_fail(err, VB_NO_MEMORY, "%s: no memory to plan a GGUF file", checkpoint_dir(m->checkpoint));
 }
 
-void gguf_note(struct gguf_plan *p, const char *format, ...)
+void gguf_note(struct vb_quantize *p, const char *format, ...)
 {
     va_list args;
     if (p->num_notes == GGUF_NOTES)
@@ -47,7 +47,7 @@ static void put_info(struct gguf_bytes *b, const struct gguf_planned *t)
     gguf_put_number(b, t->offset, 8);
 }
 
-static int put_header(struct gguf_plan *p, const struct gguf_bytes *keys, vb_error *err)
+static int put_header(struct vb_quantize *p, const struct gguf_bytes *keys, vb_error *err)
 {
     struct gguf_bytes b = {.a = &p->allocator};
     gguf_put(&b, "GGUF", 4);
@@ -64,10 +64,10 @@ static int put_header(struct gguf_plan *p, const struct gguf_bytes *keys, vb_err
     return b.failed || keys->failed ? gguf_no_memory(p->model, err) : VB_OK;
 }
 
-int gguf_plan_open(struct gguf_plan **out, const struct model *m, const char *dir, const struct gguf_write_options *o,
+int gguf_plan_open(struct vb_quantize **out, const struct vb_model *m, const char *dir, const struct gguf_write_options *o,
                    vb_error *err)
 {
-    struct gguf_plan *p = vb_alloc(m->allocator, 1, sizeof *p);
+    struct vb_quantize *p = vb_alloc(m->allocator, 1, sizeof *p);
     struct gguf_bytes keys = {.a = m->allocator};
     int rc;
     *out = NULL;
@@ -86,7 +86,7 @@ int gguf_plan_open(struct gguf_plan **out, const struct model *m, const char *di
     return rc;
 }
 
-void gguf_plan_close(struct gguf_plan *p)
+void gguf_plan_close(struct vb_quantize *p)
 {
     if (!p)
         return;
@@ -102,7 +102,7 @@ void gguf_plan_close(struct gguf_plan *p)
 #define REGION 16  /* tasks per thread between two calls of `progress` */
 
 struct writing {
-    const struct gguf_plan *p;
+    const struct vb_quantize *p;
     const struct gguf_planned *t;
     struct op_ctx cx;
     int fd;
@@ -198,9 +198,9 @@ static int all_finite_bf16(const uint16_t *x, size_t count)
 static int encode(void *bytes, const float *x, enum gguf_as as, size_t count)
 {
     if (as == GGUF_AS_Q8_0)
-        return op_quantise_q8_0(bytes, x, count);
+        return op_quantize_q8_0(bytes, x, count);
     if (as == GGUF_AS_Q4_0)
-        return op_quantise_q4_0(bytes, x, count);
+        return op_quantize_q4_0(bytes, x, count);
     if (as == GGUF_AS_BF16) {
         op_store_bf16(bytes, x, count);
         return all_finite_bf16(bytes, count) ? 0 : -1;
@@ -244,23 +244,23 @@ static void keep_bytes(struct writing *w, unsigned char *blocks, const struct we
     uint16_t half;
     if (!scale_as_f16(&w->int8, &half, weight_scale(from, i, 0)))
         return;
-    for (size_t k = 0; k < from->cols; k += QUANTISE_BLOCK, blocks += QUANTISE_Q8_0_BYTES) {
+    for (size_t k = 0; k < from->cols; k += QUANTIZE_BLOCK, blocks += QUANTIZE_Q8_0_BYTES) {
         memcpy(blocks, &half, sizeof half);
-        memcpy(blocks + 2, codes + k, QUANTISE_BLOCK);
+        memcpy(blocks + 2, codes + k, QUANTIZE_BLOCK);
     }
 }
 
 /* Does the same for the Q4_0 blocks of a row of I4 weights, where each block has a scale. */
 static void keep_codes(struct writing *w, unsigned char *blocks, const struct weight_view *from, size_t i)
 {
-    size_t groups = from->cols / QUANTISE_BLOCK;
+    size_t groups = from->cols / QUANTIZE_BLOCK;
     const unsigned char *codes = (const unsigned char *)from->data + i * from->stride / 2;
-    for (size_t g = 0; g < groups; g++, blocks += QUANTISE_Q4_0_BYTES) {
+    for (size_t g = 0; g < groups; g++, blocks += QUANTIZE_Q4_0_BYTES) {
         uint16_t half;
-        if (!scale_as_f16(&w->int4, &half, group_scale(from, i * from->stride / QUANTISE_BLOCK + g)))
+        if (!scale_as_f16(&w->int4, &half, group_scale(from, i * from->stride / QUANTIZE_BLOCK + g)))
             continue;
         memcpy(blocks, &half, sizeof half);
-        op_reorder_i4(blocks + 2, codes + g * QUANTISE_BLOCK / 2);
+        op_reorder_i4(blocks + 2, codes + g * QUANTIZE_BLOCK / 2);
     }
 }
 
@@ -269,9 +269,9 @@ static void put_codes(unsigned char *blocks, const struct weight_view *from, siz
 {
     struct weight_view row = weight_rows(from, i, 1);
     const unsigned char *codes = row.data, *scales = row.group_scale;
-    for (size_t g = 0; g < row.cols / QUANTISE_BLOCK; g++, blocks += 17) {
+    for (size_t g = 0; g < row.cols / QUANTIZE_BLOCK; g++, blocks += 17) {
         blocks[0] = scales[g];
-        op_reorder_i4(blocks + 1, codes + g * QUANTISE_BLOCK / 2);
+        op_reorder_i4(blocks + 1, codes + g * QUANTIZE_BLOCK / 2);
     }
 }
 
@@ -306,7 +306,7 @@ static void write_rows(void *arg, size_t task, int thread)
 
 /* Returns the tensor of the checkpoint that contains matrix *w. *i is a row of the matrix; the function changes it to the
  * row of the tensor. */
-static const struct tensor *tensor_of(const struct model *m, const struct weight_view *w, size_t *i)
+static const struct tensor *tensor_of(const struct vb_model *m, const struct weight_view *w, size_t *i)
 {
     for (size_t k = 0; k < checkpoint_count(m->checkpoint); k++) {
         const struct tensor *t = checkpoint_at(m->checkpoint, k);
@@ -342,8 +342,8 @@ static int tell_not_finite(const struct writing *w, vb_error *err)
     unsigned char *bytes = (unsigned char *)(column + w->each);
     for (size_t row = w->first_task * w->each; row < w->rows; row++) {
         decode_rows(x, column, t, row, 1);
-        for (size_t k = 0; k < w->cols; k += QUANTISE_BLOCK) {
-            size_t n = w->cols - k < QUANTISE_BLOCK ? w->cols - k : QUANTISE_BLOCK, i;
+        for (size_t k = 0; k < w->cols; k += QUANTIZE_BLOCK) {
+            size_t n = w->cols - k < QUANTIZE_BLOCK ? w->cols - k : QUANTIZE_BLOCK, i;
             if (!encode(bytes, x + k, t->type->as, n))
                 continue;
             size_t j = k + worst_of(x + k, n);
@@ -410,7 +410,7 @@ static int write_tensor(struct writing *w, const char *path, struct meter *m, vb
 
 /* Reserves disk space for the whole file. So a disk that is too small is reported at the beginning, and not after an hour.
  * If the file system cannot reserve space, the writes report the error. */
-static int reserve(const struct gguf_plan *p, int fd, const char *path, vb_error *err)
+static int reserve(const struct vb_quantize *p, int fd, const char *path, vb_error *err)
 {
     off_t size = (off_t)(p->header_bytes + p->data_bytes);
     if (fallocate(fd, 0, 0, size) && errno != EOPNOTSUPP && errno != ENOSYS && errno != EINTR)
@@ -425,7 +425,7 @@ static int processors(void)
 }
 
 /* Returns the memory in bytes that a task of any tensor needs at most, rounded up to a multiple of 64. */
-static size_t room_of(const struct gguf_plan *p)
+static size_t room_of(const struct vb_quantize *p)
 {
     size_t most = 0;
     for (size_t i = 0; i < p->count; i++) {
@@ -436,7 +436,7 @@ static size_t room_of(const struct gguf_plan *p)
     return (most + 63) & ~(size_t)63;
 }
 
-int gguf_plan_write(struct gguf_plan *p, int fd, const char *path, int threads,
+int gguf_plan_write(struct vb_quantize *p, int fd, const char *path, int threads,
                     int (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err)
 {
     struct meter meter = {.progress = progress, .context = context};
@@ -454,10 +454,10 @@ int gguf_plan_write(struct gguf_plan *p, int fd, const char *path, int threads,
     }
     vb_free(&p->allocator, w.scratch);
     if (w.int4.inexact)
-        gguf_note(p, "%zu of %zu groups of INT4 weights have a scale that is no f16: they were quantised again, so they differ",
+        gguf_note(p, "%zu of %zu groups of INT4 weights have a scale that is no f16: they were quantized again, so they differ",
                   (size_t)w.int4.inexact, (size_t)w.int4.count);
     if (w.int8.inexact)
-        gguf_note(p, "%zu of %zu rows of int8 weights have a scale that is no f16: they were quantised again, so they differ",
+        gguf_note(p, "%zu of %zu rows of int8 weights have a scale that is no f16: they were quantized again, so they differ",
                   (size_t)w.int8.inexact, (size_t)w.int8.count);
     return rc;
 }

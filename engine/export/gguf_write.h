@@ -1,4 +1,4 @@
-/* engine/export/gguf_write.h -- writes a model in the Hugging Face layout as one GGUF file and rounds or quantises its
+/* engine/export/gguf_write.h -- writes a model in the Hugging Face layout as one GGUF file and rounds or quantizes its
  * weights.
  *
  * The file has llama.cpp's architecture "deepseek2", with the keys and tensor names of llama.cpp's converter. The
@@ -10,7 +10,7 @@
  * little memory. Some tensors differ from those of the Hugging Face layout:
  *
  *   kv_b_proj [H(n+v), c] becomes attn_k_b [H, c, n] and attn_v_b [H, v, c]. attn_k_b is W_uk, transposed. Attention
- *   sums over the index n when it multiplies by W_uk, and quantised blocks must run along the index of the sum.
+ *   sums over the index n when it multiplies by W_uk, and quantized blocks must run along the index of the sum.
  *
  *   GGUF has no FP8 type. Therefore an FP8 matrix that would keep its stored type is written as F32. This does not
  *   change the weights, because the engine also decodes each FP8 weight to an f32 number (code * scale, rounded to
@@ -68,9 +68,9 @@ struct gguf_written_type {
 
 #define GGUF_NOTES 8
 
-struct gguf_plan {
+struct vb_quantize {
     vb_allocator allocator;
-    const struct model *model;
+    const struct vb_model *model;
     struct gguf_planned *tensors;
     size_t count;
     unsigned char *header; /* all bytes of the file before the data section, padding included */
@@ -85,22 +85,22 @@ struct gguf_plan {
  * names the key and its value. Such settings are: a dense layer after a layer with experts; rope_interleave false; an
  * mscale that differs from mscale_all_dim; a router that is neither DeepSeek-V2's nor V3's; a number with more digits
  * than a 32-bit float holds. A tokenizer that the format cannot express is left out, and a note says so. */
-int gguf_plan_open(struct gguf_plan **out, const struct model *m, const char *dir, const struct gguf_write_options *o,
+int gguf_plan_open(struct vb_quantize **out, const struct vb_model *m, const char *dir, const struct gguf_write_options *o,
                    vb_error *err);
-void gguf_plan_close(struct gguf_plan *p);
+void gguf_plan_close(struct vb_quantize *p);
 
 /* Writes the planned file to `fd`, an empty file that is open for writing. `path` is the file's name for error messages.
  * `threads` 0 means as many threads as the affinity mask allows. `progress` is called with the bytes written so far and in
  * total; it may be NULL. If `progress` returns a value other than 0, writing stops, and gguf_plan_write returns
  * VB_STOPPED.
  *
- * I4 weights that become Q4_0 keep their codes and scales, except for groups whose scale is no f16: these are quantised like
+ * I4 weights that become Q4_0 keep their codes and scales, except for groups whose scale is no f16: these are quantized like
  * other weights, and a note says how many there are. The same is true of I8 weights that become Q8_0, row by row. F4
  * weights of the form MXFP4 become MXFP4 instead (W_uk: Q8_0 or Q4_0), with the same codes and scales.
  *
  * Returns VB_IO if the file cannot be written. Returns VB_BAD_CHECKPOINT if a weight is not finite, or is too large for
  * its new type or for the scale of its block; the message names the file, the tensor and the index. */
-int gguf_plan_write(struct gguf_plan *p, int fd, const char *path, int threads,
+int gguf_plan_write(struct vb_quantize *p, int fd, const char *path, int threads,
                     int (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err);
 
 #endif

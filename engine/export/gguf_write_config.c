@@ -82,7 +82,7 @@ void gguf_put_array(struct gguf_bytes *b, const char *key, enum gguf_type type, 
 
 struct saying {
     struct gguf_bytes *b;
-    const struct model *m;
+    const struct vb_model *m;
     const struct config *c;
     vb_error *err;
 };
@@ -253,7 +253,7 @@ static int say_experts(const struct saying *s)
     return say_real(s, ".expert_weights_scale", "routed_scaling_factor", c->routed_scaling_factor, 0);
 }
 
-int gguf_put_config(struct gguf_bytes *b, const struct model *m, const struct gguf_write_options *o, vb_error *err)
+int gguf_put_config(struct gguf_bytes *b, const struct vb_model *m, const struct gguf_write_options *o, vb_error *err)
 {
     const struct config *c = &m->config;
     const struct saying s = {b, m, c, err};

@@ -30,15 +30,15 @@ static inline const struct weight_view *gguf_expert_matrix(const struct mlp *exp
     return which == 0 ? &experts[e].gate_proj : which == 1 ? &experts[e].up_proj : &experts[e].down_proj;
 }
 
-void gguf_note(struct gguf_plan *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
-int gguf_no_memory(const struct model *m, vb_error *err);
+void gguf_note(struct vb_quantize *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int gguf_no_memory(const struct vb_model *m, vb_error *err);
 
 /* Writes the keys that describe the configuration (defined in gguf_write_config.c). */
-int gguf_put_config(struct gguf_bytes *b, const struct model *m, const struct gguf_write_options *o, vb_error *err);
+int gguf_put_config(struct gguf_bytes *b, const struct vb_model *m, const struct gguf_write_options *o, vb_error *err);
 /* Writes the keys of the tokenizer and the ids of special tokens (defined in gguf_write_tokenizer.c). If there is no
  * tokenizer, or the format cannot express it, the keys say that there is none, and a note is added to the plan. */
-int gguf_put_tokenizer(struct gguf_bytes *b, struct gguf_plan *p, const char *dir, vb_error *err);
+int gguf_put_tokenizer(struct gguf_bytes *b, struct vb_quantize *p, const char *dir, vb_error *err);
 /* Fills p->tensors: the type, place and source of every tensor (defined in gguf_write_tensors.c). */
-int gguf_plan_tensors(struct gguf_plan *p, const struct gguf_write_options *o, vb_error *err);
+int gguf_plan_tensors(struct vb_quantize *p, const struct gguf_write_options *o, vb_error *err);
 
 #endif

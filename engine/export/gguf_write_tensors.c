@@ -11,12 +11,12 @@ static const struct gguf_written_type
     type_q4_0 = {"Q4_0", 2, 32, 18, GGUF_AS_Q4_0}, type_mxfp4 = {"MXFP4", 39, 32, 17, GGUF_AS_MXFP4};
 
 struct planner {
-    struct gguf_plan *p;
+    struct vb_quantize *p;
     const struct config *c;
     const struct gguf_write_options *o;
     char prefix[40]; /* "blk.3." */
     int copies[2];   /* number of modules whose embedding [0] or output head [1] is left out */
-    size_t nvfp4;    /* number of tensors of NVFP4 weights that are quantised to another type */
+    size_t nvfp4;    /* number of tensors of NVFP4 weights that are quantized to another type */
 };
 
 static const struct gguf_written_type *stored_type(const struct weight_view *w)
@@ -25,7 +25,7 @@ static const struct gguf_written_type *stored_type(const struct weight_view *w)
 }
 
 /* Returns whether GGUF's type MXFP4 can store the codes and scales of a matrix. */
-static int is_mxfp4(const struct weight_view *w) { return w->type == WEIGHT_F4 && w->group_size == QUANTISED_GROUP; }
+static int is_mxfp4(const struct weight_view *w) { return w->type == WEIGHT_F4 && w->group_size == QUANTIZED_GROUP; }
 
 /* Returns the type in which a matrix is written. Its rows have `cols` numbers. */
 static const struct gguf_written_type *type_for(enum gguf_as as, const struct weight_view *w, size_t cols)
@@ -199,9 +199,9 @@ static void add_head(struct planner *p, const struct gguf_planned *embedding)
     add_matrix(p, "output.weight", GGUF_HEAD, p->o->head, w);
 }
 
-int gguf_plan_tensors(struct gguf_plan *plan, const struct gguf_write_options *o, vb_error *err)
+int gguf_plan_tensors(struct vb_quantize *plan, const struct gguf_write_options *o, vb_error *err)
 {
-    const struct model *m = plan->model;
+    const struct vb_model *m = plan->model;
     struct planner p = {.p = plan, .c = &m->config, .o = o};
     size_t layers = m->config.dims.layers + (size_t)m->num_mtp;
     if (!(plan->tensors = vb_alloc(&plan->allocator, 32 * layers + 3, sizeof *plan->tensors)))
@@ -215,7 +215,7 @@ int gguf_plan_tensors(struct gguf_plan *plan, const struct gguf_write_options *o
     add_vector(&p, "output_norm.weight", m->norm, m->config.hidden_size);
     add_head(&p, &plan->tensors[0]);
     if (p.nvfp4)
-        gguf_note(plan, "%zu tensors of NVFP4 weights are quantised again, so results differ from those of --precision q8 and q4", p.nvfp4);
+        gguf_note(plan, "%zu tensors of NVFP4 weights are quantized again, so results differ from those of --precision q8 and q4", p.nvfp4);
     for (int i = 0; i < 2; i++)
         if (p.copies[i])
             gguf_note(plan, "left out: %s of %d of %d MTP modules, byte for byte the main one",

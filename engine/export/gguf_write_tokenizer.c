@@ -15,9 +15,9 @@
 enum { NORMAL = 1, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5 }; /* kinds of tokens, with llama.cpp's numbers */
 
 struct putting {
-    struct gguf_plan *p;
+    struct vb_quantize *p;
     const char *dir;
-    const struct tokenizer *t;
+    const struct vb_tokenizer *t;
     json_t *json, *config; /* contents of tokenizer.json and of tokenizer_config.json; NULL if there is no such file */
     const char *why; /* why the file gets no tokenizer; NULL if it gets one */
     vb_error *err;
@@ -187,7 +187,7 @@ static int read_back(const struct putting *s, const struct gguf_bytes *keys, int
     const vb_allocator *a = &s->p->allocator;
     struct gguf_bytes b = {.a = a};
     struct gguf *g = NULL;
-    struct tokenizer *t = NULL;
+    struct vb_tokenizer *t = NULL;
     vb_error err = {0};
     gguf_put(&b, "GGUF", 4);
     gguf_put_number(&b, 3, 4);
@@ -259,7 +259,7 @@ static void put_none(struct putting *s, struct gguf_bytes *b)
 
 /* Opens the tokenizer of the directory. A tiktoken.model or tekken.json is also converted to JSON, in s->json and s->config.
  * Reserved tokens beyond the vocabulary are left out: Kimi's Python code has two more of them than the model has rows. */
-static int open_tokenizer(struct putting *s, struct tokenizer **t, vb_error *err)
+static int open_tokenizer(struct putting *s, struct vb_tokenizer **t, vb_error *err)
 {
     const vb_allocator *a = &s->p->allocator;
     int rc, ranks = tokenizer_has_ranks(s->dir, a, err);
@@ -276,11 +276,11 @@ static int read_files(struct putting *s)
     return rc || s->config ? rc : read_json(s, "tokenizer_config.json", &s->config);
 }
 
-int gguf_put_tokenizer(struct gguf_bytes *b, struct gguf_plan *p, const char *dir, vb_error *err)
+int gguf_put_tokenizer(struct gguf_bytes *b, struct vb_quantize *p, const char *dir, vb_error *err)
 {
     struct putting s = {.p = p, .dir = dir, .err = err};
     struct gguf_bytes keys = {.a = &p->allocator};
-    struct tokenizer *t = NULL;
+    struct vb_tokenizer *t = NULL;
     vb_error why;
     int notes = p->num_notes, rc = open_tokenizer(&s, &t, &why);
     s.t = t;

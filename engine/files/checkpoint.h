@@ -20,7 +20,7 @@ enum dtype { /* in the order of enum weight_type (simd/kernels.h); I4 and F4 are
     DTYPE_Q4_1, DTYPE_IQ4_NL, DTYPE_IQ4_XS, DTYPE_Q3_K, DTYPE_Q2_K, DTYPE_GGUF_NVFP4,
     DTYPE_OTHER
 };
-static inline int dtype_is_quantised(enum dtype dtype) { return dtype >= DTYPE_Q8_0 && dtype < DTYPE_OTHER; }
+static inline int dtype_is_quantized(enum dtype dtype) { return dtype >= DTYPE_Q8_0 && dtype < DTYPE_OTHER; }
 
 #define TENSOR_MAX_DIMS 4
 #define TENSOR_MAX_NAME 255
@@ -111,7 +111,7 @@ size_t checkpoint_copied(const struct checkpoint *c);   /* bytes of tensors that
  * names, types and shapes of all tensors, all bytes of vectors (which opening a model reads anyway), and 64 bytes at each
  * of 256 places that are spread evenly over the matrices. If the files are in the page cache, the computation takes
  * milliseconds. Otherwise it takes 256 disk reads. The checksum differs for a model that was trained further, has another
- * size or is quantised in another way. The checksum may be the same if only a few numbers of one matrix differ. */
+ * size or is quantized in another way. The checksum may be the same if only a few numbers of one matrix differ. */
 uint64_t checkpoint_fingerprint(const struct checkpoint *c);
 /* Returns a hash of the sizes of the files and of the times of their last change. */
 uint64_t checkpoint_stamp(const struct checkpoint *c);

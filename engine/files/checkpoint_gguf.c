@@ -16,9 +16,9 @@
  * A matrix of type NVFP4 may have a factor, NAME.scale, and a scale of its activations, NAME.input_scale. They get the names that
  * ModelOpt uses. For the matrices of experts, both are lists with one number for each expert.
  *
- * If attn_k_b or attn_v_b is quantised, they are not joined. They get names that no Hugging Face checkpoint has. attn_v_b
- * becomes v_b_proj [H v, c]. The blocks of a quantised attn_k_b run along n, so it cannot be transposed: it becomes
- * k_b_proj_transposed [H c, n]. An attn_k_b that is not quantised is transposed in a copy, which is k_b_proj [H n, c]. */
+ * If attn_k_b or attn_v_b is quantized, they are not joined. They get names that no Hugging Face checkpoint has. attn_v_b
+ * becomes v_b_proj [H v, c]. The blocks of a quantized attn_k_b run along n, so it cannot be transposed: it becomes
+ * k_b_proj_transposed [H c, n]. An attn_k_b that is not quantized is transposed in a copy, which is k_b_proj [H n, c]. */
 #include "engine/files/checkpoint_internal.h"
 #include "engine/base/numbers.h"
 #include "engine/files/gguf.h"
@@ -170,7 +170,7 @@ static int add_expert_scales(struct reader *r, const struct gguf_tensor *from, c
 
 struct part { /* [H, rows, cols] */
     const unsigned char *data;
-    size_t rows, cols, size; /* size: bytes of one number, if the part is not quantised */
+    size_t rows, cols, size; /* size: bytes of one number, if the part is not quantized */
     enum dtype dtype;
 };
 
@@ -281,7 +281,7 @@ static int add_joined(struct reader *r, struct tensor *t, const struct part *k, 
     return copy ? add_named(r, t, prefix, "self_attn.kv_b_proj.weight") : checkpoint_no_memory(r->c, r->err);
 }
 
-/* Adds a transposed copy of an attn_k_b that is not quantised, for use with a quantised attn_v_b. */
+/* Adds a transposed copy of an attn_k_b that is not quantized, for use with a quantized attn_v_b. */
 static int add_turned(struct reader *r, struct tensor *t, const struct part *k, const char *prefix)
 {
     size_t head = k->rows * k->cols * k->size;
@@ -302,11 +302,11 @@ static int add_pair(struct reader *r, const struct gguf_tensor *k_b, const struc
     if (k.rows != v.cols)
         return vb_fail(r->err, VB_BAD_CHECKPOINT, "%s: %.*s has a latent of %zu numbers, attn_v_b one of %zu", keys.file,
                        (int)k_b->name.size, k_b->name.s, k.rows, v.cols);
-    if (!dtype_is_quantised(k.dtype) && !dtype_is_quantised(v.dtype))
+    if (!dtype_is_quantized(k.dtype) && !dtype_is_quantized(v.dtype))
         return add_joined(r, &keys, &k, &v, prefix);
     set_shape(r, &keys, k.rows, k.cols);
     set_shape(r, &values, v.rows, v.cols);
-    rc = dtype_is_quantised(k.dtype) ? add_named(r, &keys, prefix, "self_attn.k_b_proj_transposed.weight")
+    rc = dtype_is_quantized(k.dtype) ? add_named(r, &keys, prefix, "self_attn.k_b_proj_transposed.weight")
                                      : add_turned(r, &keys, &k, prefix);
     return rc ? rc : add_named(r, &values, prefix, "self_attn.v_b_proj.weight");
 }
@@ -339,7 +339,7 @@ static const char *usual_name(const char *matrix, int layer)
             return layer ? inside[i].hf : outside[i].hf;
     if (!layer || strcmp(matrix, "attn_k_b.weight"))
         return layer && !strcmp(matrix, "attn_v_b.weight") ? "self_attn.v_b_proj.weight" : NULL;
-    return "self_attn.k_b_proj_transposed.weight"; /* only a quantised attn_k_b has this name; see the top of the file */
+    return "self_attn.k_b_proj_transposed.weight"; /* only a quantized attn_k_b has this name; see the top of the file */
 }
 
 /* If `rest` names the scale of a matrix or of its activations, adds it, sets *rc to the result, and returns 1. Else returns 0. */

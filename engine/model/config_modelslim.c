@@ -1,17 +1,17 @@
 /* engine/model/config_modelslim.c -- reads quant_model_description.json, which Huawei's ModelSlim writes beside the weights that it
- * has quantised for Ascend.
+ * has quantized for Ascend.
  *
  * For each tensor, the file has the scheme of the matrix to which the tensor belongs, for example
  *
  *     {"model_quant_type": "W8A8_DYNAMIC", "model.layers.0.mlp.gate_proj.weight": "W8A8_DYNAMIC", ...}
  *
- * The types of the tensors already show which matrices are quantised. So this file is read only to refuse unknown schemes.
+ * The types of the tensors already show which matrices are quantized. So this file is read only to refuse unknown schemes.
  * Sources: msmodelslim, core/quant_service/modelslim_v1/save/ascendv1.py; vllm-ascend, quantization/modelslim_config.py. */
 #include "engine/model/config_reader.h"
 
 #include <string.h>
 
-/* Schemes in which int8 weights have one scale for each row. If a scheme quantises activations, their scales are dynamic. */
+/* Schemes in which int8 weights have one scale for each row. If a scheme quantizes activations, their scales are dynamic. */
 static const char *const known[] = {"FLOAT", "W8A8_DYNAMIC", "W8A16"};
 #define KNOWN "FLOAT, W8A8_DYNAMIC and W8A16"
 
@@ -38,7 +38,7 @@ static int check_scheme(const struct config_reader *r, const char *name, const j
     if (!text)
         return vb_fail(r->err, VB_NO_MEMORY, "%s: no memory for a name", r->name);
     vb_fail(r->err, VB_UNSUPPORTED, "%s: %s is %s%s, which is not supported, only " KNOWN, r->name, json_show(text, shown_name),
-            json_show(value, shown), scheme && !strcmp(scheme, "W8A8") ? " (static quantisation)" : "");
+            json_show(value, shown), scheme && !strcmp(scheme, "W8A8") ? " (static quantization)" : "");
     json_decref(text);
     return VB_UNSUPPORTED;
 }

@@ -86,7 +86,7 @@ static int convert_rope(const struct config_reader *r)
     return check_empty(r, scaling, "llama_4_scaling");
 }
 
-/* FP8 with one scale for each matrix. qscheme_act concerns activations, which are not quantised here. */
+/* FP8 with one scale for each matrix. qscheme_act concerns activations, which are not quantized here. */
 static int convert_quantization(const struct config_reader *r)
 {
     const json_t *q = json_object_get(r->root, "quantization");

@@ -56,7 +56,7 @@ const char *config_why_refused(const char *name, size_t size, int gguf);
 json_t *config_rope_object(const struct config_reader *r);
 int config_read_rope(const struct config_reader *r);
 int config_read_quantization(const struct config_reader *r);
-/* Reads the description of a model that ModelSlim has quantised, if the directory has one (config_modelslim.c). Returns
+/* Reads the description of a model that ModelSlim has quantized, if the directory has one (config_modelslim.c). Returns
  * VB_UNSUPPORTED, with a message that names the first such matrix, if the scheme of a matrix is not supported. */
 int config_read_description(struct config *c, const char *dir, const vb_allocator *a, vb_error *err);
 /* Reads which layers are shared, for a model with an indexer, and checks the sizes of the indexer (config_indexer.c). */

@@ -185,7 +185,7 @@ static const json_t *only_group(const json_t *q, char *key, size_t room)
 
 /* Reads the quantization_config of compressed-tensors: one group of matrices, whose weights are packed codes of 4 bits with one
  * scale for each 32, codes of 8 bits with one for each row, or codes of E2M1 as MXFP4 or NVFP4. `targets` and `ignore` are not
- * read: matrices whose codes are in the checkpoint are quantised. If activations are quantised too, this is refused with
+ * read: matrices whose codes are in the checkpoint are quantized. If activations are quantized too, this is refused with
  * 4-bit integers, ignored with E2M1, and ignored with 8-bit integers if the scales of activations are dynamic. */
 static int read_compressed_tensors(const struct config_reader *r, const json_t *q)
 {
@@ -231,7 +231,7 @@ static int read_compressed_tensors(const struct config_reader *r, const json_t *
 }
 
 /* Reads the quantization_config of ModelOpt. The same is often in hf_quant_config.json alone, which is not read: the tensors say
- * which matrices are quantised. */
+ * which matrices are quantized. */
 static int read_modelopt(const struct config_reader *r, const json_t *q)
 {
     const json_t *nested = json_object_get(q, "quantization"), *algo = json_object_get(json_is_object(nested) ? nested : q, "quant_algo");
@@ -244,7 +244,7 @@ static int read_modelopt(const struct config_reader *r, const json_t *q)
     return config_unsupported(r, "quantization_config", "quant_algo", algo, "NVFP4 and W4A16_NVFP4");
 }
 
-/* Reads the quantization_config of AMD's Quark: MXFP4 for all matrices that are quantised. */
+/* Reads the quantization_config of AMD's Quark: MXFP4 for all matrices that are quantized. */
 static int read_quark(const struct config_reader *r, const json_t *q)
 {
     static const char inside[] = "quantization_config.global_quant_config.weight";
@@ -259,7 +259,7 @@ static int read_quark(const struct config_reader *r, const json_t *q)
 
 /* Reads quantization_config. The weights are e4m3 with one scale for each block (DeepSeek), or, if weight_block_size is null, with
  * one scale for each matrix (Mistral). Missing keys have the defaults of FineGrainedFP8Config. With activation_scheme static, the
- * checkpoint also has scales of activations, which are not used: activations are not quantised here. */
+ * checkpoint also has scales of activations, which are not used: activations are not quantized here. */
 int config_read_quantization(const struct config_reader *r)
 {
     static const char inside[] = "quantization_config";

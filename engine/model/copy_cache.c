@@ -21,7 +21,7 @@
 
 #include "ops/weights.h"
 
-#define LAYOUT 4          /* to be increased when the bytes of a copy change: panels, rounding, quantisation, numbers of types */
+#define LAYOUT 4          /* to be increased when the bytes of a copy change: panels, rounding, quantization, numbers of types */
 #define HEADER_BYTES 4096 /* the copies begin at the second page */
 
 static const char magic[16] = "verbatim copies";
@@ -37,7 +37,7 @@ static uint64_t hash_of(const struct copies_header *h) { return hash64(LAYOUT, h
 static uint64_t hash_number(uint64_t seed, uint64_t number) { return hash64(seed, &number, sizeof number); }
 
 /* Returns a hash of the checkpoint and of everything that decides the bytes of the copies. */
-static uint64_t identity_of(const struct model *m)
+static uint64_t identity_of(const struct vb_model *m)
 {
     uint64_t id = hash_number(checkpoint_fingerprint(m->checkpoint), LAYOUT);
     for (size_t i = 0; i < m->num_copies; i++) {
@@ -52,7 +52,7 @@ static uint64_t identity_of(const struct model *m)
     return id;
 }
 
-static struct copies_header header_of(const struct model *m)
+static struct copies_header header_of(const struct vb_model *m)
 {
     struct copies_header h = {.layout = LAYOUT, .identity = identity_of(m), .stamp = checkpoint_stamp(m->checkpoint),
                               .bytes = m->copied_bytes};
@@ -62,7 +62,7 @@ static struct copies_header header_of(const struct model *m)
 }
 
 /* Returns "DIR/copies-IDENTITY.verbatim", in memory of the model's allocator, or NULL. */
-static char *path_of(const struct model *m, const char *dir, uint64_t identity)
+static char *path_of(const struct vb_model *m, const char *dir, uint64_t identity)
 {
     char name[48];
     snprintf(name, sizeof name, "copies-%016" PRIx64 ".verbatim", identity);
@@ -71,13 +71,13 @@ static char *path_of(const struct model *m, const char *dir, uint64_t identity)
 
 enum state { ABSENT, GOOD, REPLACEABLE, FOREIGN };
 
-static void note(struct model *m, const char *path, const char *what)
+static void note(struct vb_model *m, const char *path, const char *what)
 {
     snprintf(m->cache_note, sizeof m->cache_note, "%.160s: %s", path, what);
 }
 
 /* Reads the header. Notes why a file cannot be used. */
-static enum state look(struct model *m, const char *path, const struct copies_header *want)
+static enum state look(struct vb_model *m, const char *path, const struct copies_header *want)
 {
     struct copies_header h;
     struct stat st;
@@ -106,7 +106,7 @@ static enum state look(struct model *m, const char *path, const struct copies_he
 
 const unsigned char *copy_cache_map(const struct binder *b)
 {
-    struct model *m = b->m;
+    struct vb_model *m = b->m;
     struct copies_header want = header_of(m);
     char *path = path_of(m, b->o->repack_cache, want.identity);
     enum state state = path ? look(m, path, &want) : FOREIGN;
@@ -121,7 +121,7 @@ const unsigned char *copy_cache_map(const struct binder *b)
     return m->cache == CACHE_MAPPED ? (const unsigned char *)m->cache_file->data + HEADER_BYTES : NULL;
 }
 
-static int write_file(const struct model *m, const char *path, const struct copies_header *h, vb_error *err)
+static int write_file(const struct vb_model *m, const char *path, const struct copies_header *h, vb_error *err)
 {
     struct new_file f;
     unsigned char page[HEADER_BYTES] = {0};
@@ -137,7 +137,7 @@ static int write_file(const struct model *m, const char *path, const struct copi
 
 void copy_cache_write(const struct binder *b)
 {
-    struct model *m = b->m;
+    struct vb_model *m = b->m;
     struct copies_header h = header_of(m);
     vb_error err = {0};
     char *path = path_of(m, b->o->repack_cache, h.identity);

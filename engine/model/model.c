@@ -1,4 +1,4 @@
-/* engine/model/model.c -- finds each tensor by its name and stores it at its place in struct model. Only this file knows
+/* engine/model/model.c -- finds each tensor by its name and stores it at its place in struct vb_model. Only this file knows
  * the names of tensors, their shapes and their allowed dtypes. */
 #include "engine/model/model_internal.h"
 #include "ops/attention.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *keep(struct model *m, struct model_block *block)
+static void *keep(struct vb_model *m, struct model_block *block)
 {
     block->next = m->blocks;
     m->blocks = block;
@@ -169,8 +169,8 @@ static int bind_kv_b(struct binder *b, struct mla *a)
     return rc ? rc : model_plan_kv_b(b, a, t);
 }
 
-/* Takes W_uk if it is a tensor of its own. A quantised W_uk must be transposed, so that its blocks run along n. A W_uk that
- * is not quantised must not be transposed. There are no kernels for the other two cases. */
+/* Takes W_uk if it is a tensor of its own. A quantized W_uk must be transposed, so that its blocks run along n. A W_uk that
+ * is not quantized must not be transposed. There are no kernels for the other two cases. */
 static int bind_keys(struct binder *b, struct mla *a)
 {
     size_t H = b->c->dims.H, n = b->c->dims.n, latent = b->c->dims.c;
@@ -179,15 +179,15 @@ static int bind_keys(struct binder *b, struct mla *a)
     a->uk_stride = a->uk_transposed ? latent : n;
     int rc = a->uk_transposed ? bind_share(b, &a->w_uk, &t, "self_attn.k_b_proj_transposed", H * latent, n, head_unit(b) * latent)
                               : bind_share(b, &a->w_uk, &t, "self_attn.k_b_proj", H * n, latent, head_unit(b) * n);
-    if (!rc && weight_is_quantised(a->w_uk.type) != a->uk_transposed)
+    if (!rc && weight_is_quantized(a->w_uk.type) != a->uk_transposed)
         rc = vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is %s, wanted %s type", t->file, t->name, t->dtype_name,
-                     a->uk_transposed ? "a quantised" : "no quantised");
+                     a->uk_transposed ? "a quantized" : "no quantized");
     if (rc)
         return rc;
     return a->uk_transposed ? model_plan_linear(b, &a->w_uk, t) : model_plan_keys(b, a, t);
 }
 
-/* Takes W_uk and W_uv. They are two tensors in a GGUF file in which at least one of them is quantised (checkpoint_gguf.c). */
+/* Takes W_uk and W_uv. They are two tensors in a GGUF file in which at least one of them is quantized (checkpoint_gguf.c). */
 static int bind_heads(struct binder *b, struct mla *a)
 {
     size_t v = b->c->dims.v;
@@ -198,7 +198,7 @@ static int bind_heads(struct binder *b, struct mla *a)
     return rc ? rc : bind_linear(b, &a->w_uv, "self_attn.v_b_proj", b->c->dims.H * v, b->c->dims.c, head_unit(b) * v);
 }
 
-/* Takes a matrix whose input is never rounded or quantised. If the file has it quantised, it is converted to f32. If `to_bf16` is not
+/* Takes a matrix whose input is never rounded or quantized. If the file has it quantized, it is converted to f32. If `to_bf16` is not
  * 0, a matrix that is not BF16 is rounded to BF16. */
 static int bind_exact(struct binder *b, struct weight_view *w, const char *part, size_t rows, size_t cols, int to_bf16)
 {
@@ -206,9 +206,9 @@ static int bind_exact(struct binder *b, struct weight_view *w, const char *part,
     int rc = bind_matrix(b, w, &t, part, rows, cols), rounded = to_bf16 && w->type != WEIGHT_BF16;
     if (rc)
         return rc;
-    if (!rounded && !weight_is_quantised(w->type))
+    if (!rounded && !weight_is_quantized(w->type))
         count_stored(b, w);
-    if ((!w->data && !b->o->shapes_only) || (!rounded && !weight_is_quantised(w->type)))
+    if ((!w->data && !b->o->shapes_only) || (!rounded && !weight_is_quantized(w->type)))
         return VB_OK;
     float *copy = b->o->shapes_only ? NULL : model_alloc(b, w->rows * w->cols, sizeof *copy);
     if (!copy && !b->o->shapes_only)
@@ -341,7 +341,7 @@ static int bind_mtp(struct binder *b, struct mtp_module *module, int index)
 }
 
 /* A module that does not store its own embedding or output head uses that of the main model. */
-static void share_outside(struct model *m)
+static void share_outside(struct vb_model *m)
 {
     for (int k = 0; k < m->num_mtp; k++) {
         if (!m->mtp[k].embed_tokens.rows)
@@ -353,7 +353,7 @@ static void share_outside(struct model *m)
 
 static int bind_outside(struct binder *b)
 {
-    struct model *m = b->m;
+    struct vb_model *m = b->m;
     size_t d = b->c->dims.d, V = b->c->dims.V;
     const struct tensor *t;
     int rc;
@@ -414,9 +414,9 @@ static const char *explain(struct binder *b, const struct tensor *t)
         return "a part of the vision tower: only text is computed";
     for (size_t i = 0; i < sizeof scales / sizeof *scales; i++)
         if (vb_ends_with(t->name, scales[i]))
-            return "a scale of activations or of the KV cache, which are not quantised by it here";
+            return "a scale of activations or of the KV cache, which are not quantized by it here";
     if (b->c->fp8 && !b->c->fp8_block_rows && vb_ends_with(t->name, "activation_scale"))
-        return "a scale of activations, which are not quantised here";
+        return "a scale of activations, which are not quantized here";
     if (b->c->gguf && (vb_ends_with(t->name, ".attn_k_b.weight") || vb_ends_with(t->name, ".attn_v_b.weight")))
         return "a part of attn_kv_b, which is stored too";
     if (b->c->gguf && layer >= 0 && config_layer_is_shared(b->c, layer) && strstr(t->name, ".self_attn.indexer."))
@@ -466,7 +466,7 @@ static int refuse_drafter(struct binder *b)
 /* Binds the layers, and what is before and after them. */
 static int bind_layers(struct binder *b)
 {
-    struct model *m = b->m;
+    struct vb_model *m = b->m;
     int rc = refuse_drafter(b), layers = b->c->num_hidden_layers;
     if (!rc)
         rc = bind_outside(b);
@@ -482,7 +482,7 @@ static int bind_layers(struct binder *b)
 
 static int bind_all(struct binder *b)
 {
-    struct model *m = b->m;
+    struct vb_model *m = b->m;
     int rc = VB_NO_MEMORY;
     struct offload_options none = {0};
     m->num_mtp = b->o->heads_of ? 0 : count_mtp(b);
@@ -500,10 +500,10 @@ static int bind_all(struct binder *b)
     return rc;
 }
 
-int model_bind_under(struct model **out, const struct config *config, struct checkpoint *checkpoint, const struct model_options *o,
+int model_bind_under(struct vb_model **out, const struct config *config, struct checkpoint *checkpoint, const struct model_options *o,
                      const vb_allocator *a, vb_error *err)
 {
-    struct model *m = vb_alloc(a, 1, sizeof *m);
+    struct vb_model *m = vb_alloc(a, 1, sizeof *m);
     if (m)
         m->ranks = o->ranks;
     if (!m) {
@@ -525,7 +525,7 @@ int model_bind_under(struct model **out, const struct config *config, struct che
     return rc;
 }
 
-int model_bind(struct model **out, const struct config *config, struct checkpoint *checkpoint, const vb_allocator *a,
+int model_bind(struct vb_model **out, const struct config *config, struct checkpoint *checkpoint, const vb_allocator *a,
                vb_error *err)
 {
     return model_bind_under(out, config, checkpoint, &(struct model_options){0}, a, err);
@@ -544,7 +544,7 @@ int model_set_options(struct config *c, const char *dir, const struct model_opti
     return VB_OK;
 }
 
-int model_open_under(struct model **out, const char *dir, const struct model_options *o, const vb_allocator *a, vb_error *err)
+int model_open_under(struct vb_model **out, const char *dir, const struct model_options *o, const vb_allocator *a, vb_error *err)
 {
     struct config config;
     struct checkpoint *checkpoint;
@@ -554,12 +554,12 @@ int model_open_under(struct model **out, const char *dir, const struct model_opt
     return rc ? rc : model_bind_under(out, &config, checkpoint, o, a, err);
 }
 
-int model_open(struct model **out, const char *dir, const vb_allocator *a, vb_error *err)
+int model_open(struct vb_model **out, const char *dir, const vb_allocator *a, vb_error *err)
 {
     return model_open_under(out, dir, &(struct model_options){0}, a, err);
 }
 
-void model_close(struct model *m)
+void model_close(struct vb_model *m)
 {
     if (!m)
         return;

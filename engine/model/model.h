@@ -26,7 +26,7 @@ struct mla {                                  /* weights of multi-head latent at
                                                  next. If both views lie in kv_b_proj, both strides are n + v, and w_uk
                                                  contains all rows of kv_b_proj. If W_uk and W_uv are separate matrices, the
                                                  strides are n and v */
-    int uk_transposed;                        /* 1: w_uk is quantised along n, so its shape is [H c, n], and uk_stride is c */
+    int uk_transposed;                        /* 1: w_uk is quantized along n, so its shape is [H c, n], and uk_stride is c */
     struct weight_view o_proj;                /* [d, Hv] */
     int has_indexer;                          /* 1 in the full layers of a model with sparse attention */
     int sees_all;                             /* 1: rows attend to all tokens in a model with sparse attention (convention
@@ -82,7 +82,7 @@ struct offload_plan {
 /* What became of the file of copies (option repack_cache): not asked for or not usable; it will be written; mapped; written. */
 enum copy_cache { CACHE_UNUSED, CACHE_WANTED, CACHE_MAPPED, CACHE_WRITTEN };
 
-struct model {
+struct vb_model {
     struct config config;                     /* includes the conventions and the precision in use */
     struct checkpoint *checkpoint;
     const vb_allocator *allocator;            /* points to allocator_copy */
@@ -103,7 +103,7 @@ struct model {
     int cache_replace;                        /* 1: a damaged or an older file of copies is replaced */
     struct mapping *cache_file;               /* with CACHE_MAPPED, the file that contains the copies */
     char cache_note[256];                     /* why a file of copies could not be used or written; empty: no reason */
-    struct rank_group *ranks;                      /* the processes that compute this model together (ranks.h); NULL: this one alone */
+    struct vb_ranks *ranks;                      /* the processes that compute this model together (ranks.h); NULL: this one alone */
     struct device *device;                    /* computes parts of the model (offload.h); NULL: no device does */
     int owns_device;                          /* nonzero: model_close closes it */
     int device_is_optional;                   /* device "auto": a session goes on without the device if its passes do not fit there */
@@ -113,11 +113,11 @@ struct model {
     uint32_t number;                          /* with `ranks`: the number by which rank 0 names the model */
     size_t stored_bytes;                      /* size of the matrices that are used as stored; with `ranks`, of this rank's share of them */
     size_t widened_bytes;                     /* size of the copies that were converted to f32, in bytes: vectors, W_uk of a
-                                                 quantised kv_b_proj, a quantised router. FP8 scales that are not aligned in
+                                                 quantized kv_b_proj, a quantized router. FP8 scales that are not aligned in
                                                  the file are copied too, and are included */
     size_t rounded_bytes;                     /* size of the copies that precision bf16 has rounded to BF16, in bytes */
-    size_t quantised_bytes;                   /* size of the copies that precision q8 or q4 has quantised, in bytes */
-    size_t repacked_bytes;                    /* size of the copies of matrices that were quantised in the file and are only
+    size_t quantized_bytes;                   /* size of the copies that precision q8 or q4 has quantized, in bytes */
+    size_t repacked_bytes;                    /* size of the copies of matrices that were quantized in the file and are only
                                                  reordered (panels), in bytes */
     unsigned char *magnitudes;                /* for precision bf16: one value of enum magnitudes per matrix. Kernels set
                                                  these values. Each value changes once, from unknown to known. Nothing else
@@ -134,17 +134,17 @@ struct model {
  * is also the head; MTP layers after the first num_nextn_predict_layers. Many published copies of models lack MTP layers
  * that config.json announces; num_mtp is then smaller than num_nextn_predict_layers. It is an error if the file stores
  * only some tensors of an MTP layer. */
-int model_open(struct model **out, const char *dir, const vb_allocator *a, vb_error *err);
+int model_open(struct vb_model **out, const char *dir, const vb_allocator *a, vb_error *err);
 
 /* Options for opening a model.
  *
  * Precision bf16 makes every matrix of a linear layer BF16: a matrix stored in another type is rounded to nearest, once,
- * into a copy. Precision q8 quantises each of these matrices to Q8_0, and precision q4 to Q4_0, if the length of its rows
+ * into a copy. Precision q8 quantizes each of these matrices to Q8_0, and precision q4 to Q4_0, if the length of its rows
  * is a multiple of 32. I4 and F4 matrices stay as they are in bf16. In q8 and q4 they become Q4_BF16, NVFP4 or MXFP4, and in q8 I8 matrices
- * become Q8_F32; these types keep codes and scales (simd/quantised.h). W_uk is quantised along n. In every precision, matrices that are quantised in the file stay as they are, and so do embed_tokens and the router's
+ * become Q8_F32; these types keep codes and scales (simd/quantized.h). W_uk is quantized along n. In every precision, matrices that are quantized in the file stay as they are, and so do embed_tokens and the router's
  * matrix.
  *
- * Q8_0, Q4_0 and IQ4_NL matrices are also reordered into panels (simd/quantised.h), in a copy, unless from_file is 1. Results have
+ * Q8_0, Q4_0 and IQ4_NL matrices are also reordered into panels (simd/quantized.h), in a copy, unless from_file is 1. Results have
  * the same bits with and without panels. */
 struct offload_options;
 struct model_options {
@@ -156,26 +156,26 @@ struct model_options {
     const char *repack_cache;              /* a directory for files of copies (copy_cache.c); NULL: copies are not kept */
     int shapes_only;                       /* 1: matrices get the types and shapes that they have in this precision, but no copies
                                               are made. No pass can be computed with such a model */
-    struct rank_group *ranks;                   /* see struct model */
+    struct vb_ranks *ranks;                   /* see struct vb_model */
     const struct offload_options *offload; /* NULL: no device */
-    const struct model *heads_of;          /* for model_open_heads; else NULL */
+    const struct vb_model *heads_of;          /* for model_open_heads; else NULL */
     int threads;                           /* threads that make the copies; 0: as many as the affinity mask allows */
     void (*progress)(void *context, size_t done, size_t total); /* `done`: the number of bytes that were copied so far; may be NULL */
     void *progress_context;
 };
-int model_open_under(struct model **out, const char *dir, const struct model_options *o, const vb_allocator *a, vb_error *err);
-void model_close(struct model *m);
+int model_open_under(struct vb_model **out, const char *dir, const struct model_options *o, const vb_allocator *a, vb_error *err);
+void model_close(struct vb_model *m);
 
 /* Opens the parallel heads in `dir`, which draft for `target` (docs/SEMANTICS.md). Head i is mtp[i], of which only `layer` is
  * the head's own: embedding, norm and output head are the target's. There are no main layers. Matrices
  * are used as stored, activations are f32, and this process computes the heads alone. Sets *trunk_layers as in struct
  * heads_config. Returns an error if the heads do not fit the target. The target must outlive the heads. */
-int model_open_heads(struct model **out, int *trunk_layers, const char *dir, const struct model *target, vb_error *err);
+int model_open_heads(struct vb_model **out, int *trunk_layers, const char *dir, const struct vb_model *target, vb_error *err);
 
 /* Opens a model for its shapes alone, with the option shapes_only (shapes.c). `path` is a model, a config.json under any name, or a directory
  * with a config.json and no weights. In the last two cases, *from_config becomes 1, and model_list_shapes makes the tensors from `type`. If
  * there are weights, `type` must be NULL. */
-int model_open_shapes(struct model **out, const char *path, const char *type, const struct model_options *o, int *from_config,
+int model_open_shapes(struct vb_model **out, const char *path, const char *type, const struct model_options *o, int *from_config,
                       const vb_allocator *a, vb_error *err);
 /* Makes a checkpoint without weights that has all tensors of a model with this configuration, as such models are published. `type`:
  *   "f32", "bf16", "q8_0", "q4_0"   all linear layers have this type
@@ -199,7 +199,7 @@ size_t model_cache_bytes(const struct config *c, enum cache_type type);
 /* Makes a model from a configuration and an open checkpoint, with default options. The model takes over the
  * checkpoint. If the function fails, it closes the checkpoint. The checkpoint may have no weights
  * (checkpoint_from_list); the data pointers of the model are then NULL. */
-int model_bind(struct model **out, const struct config *config, struct checkpoint *checkpoint, const vb_allocator *a,
+int model_bind(struct vb_model **out, const struct config *config, struct checkpoint *checkpoint, const vb_allocator *a,
                vb_error *err);
 
 /* Count the parameters of a model, for `verbatim inspect`.
@@ -210,26 +210,26 @@ int model_bind(struct model **out, const struct config *config, struct checkpoin
  *
  * model_active_parameters counts the weights that are used for one token: one row of the embedding, the chosen experts, and
  * all other matrices and vectors of the main model. MTP modules are not counted. */
-int64_t model_parameters(const struct model *m);
-int64_t model_active_parameters(const struct model *m);
+int64_t model_parameters(const struct vb_model *m);
+int64_t model_active_parameters(const struct vb_model *m);
 
 /* model_mtp_stores returns whether module k stores its own embed_tokens (head = 0) or shared_head.head (head = 1).
  * model_mtp_copy also returns whether this matrix has the same bytes as the main model's matrix. If the model has no weights, it
  * compares shape and dtype instead of the bytes. */
-int model_mtp_stores(const struct model *m, int k, int head);
+int model_mtp_stores(const struct vb_model *m, int k, int head);
 enum mtp_copy { MTP_COPY_ABSENT, MTP_COPY_EQUAL, MTP_COPY_DIFFERENT };
-enum mtp_copy model_mtp_copy(const struct model *m, int k, int head);
+enum mtp_copy model_mtp_copy(const struct vb_model *m, int k, int head);
 
 /* Reads all weights and checks that they are finite, for `verbatim inspect --check`. Returns VB_BAD_CHECKPOINT if an
  * FP8 code is NaN, or if an F32, F16 or BF16 weight or scale is not finite. The message names the file, the tensor
  * and the index. `progress` is called with the bytes read so far and in total; it may be NULL. */
-int model_check(const struct model *m, void (*progress)(void *context, size_t done, size_t total), void *context,
+int model_check(const struct vb_model *m, void (*progress)(void *context, size_t done, size_t total), void *context,
                 vb_error *err);
 
 /* Sets *out to a hash of all weights that the model uses: name, dtype, shape and bytes of each tensor as the file stores
  * it. Copies that a precision made are not hashed, because they follow from the stored tensors. The function reads the
  * whole checkpoint. Pages of tensors that the model has copied are released afterwards. The result does not depend on
  * `threads` (0: as many as the affinity mask allows). */
-int model_hash_weights(const struct model *m, int threads, uint64_t *out, vb_error *err);
+int model_hash_weights(const struct vb_model *m, int threads, uint64_t *out, vb_error *err);
 
 #endif

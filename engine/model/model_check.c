@@ -1,6 +1,6 @@
 /* engine/model/model_check.c -- `inspect --check`: checks that every weight is finite. */
 #include "engine/model/model.h"
-#include "simd/quantised.h"
+#include "simd/quantized.h"
 
 #include <string.h>
 
@@ -12,7 +12,7 @@
 struct item {
     size_t size;
     uint32_t bits;
-    size_t scale, minimum; /* for quantised types: offsets of the f16 scales in a block. If the scales are finite, so are
+    size_t scale, minimum; /* for quantized types: offsets of the f16 scales in a block. If the scales are finite, so are
                               the weights: each is the product of a scale and small integers, which f32 represents */
     int split;             /* nonzero if the bits of the scale are in four pieces (IQ1_M), the last of which is at `scale` */
     int exponents;         /* nonzero if the scale is the exponent of MXFP4 instead, one byte */
@@ -44,8 +44,8 @@ static int item_of(const struct tensor *t, struct item *item)
     *item = items[t->dtype == DTYPE_OTHER ? DTYPE_MXFP4 : t->dtype];
     if (t->dtype == DTYPE_OTHER)
         item->size = 1;
-    if (dtype_is_quantised(t->dtype))
-        item->size = quantised_format((enum weight_type)t->dtype)->bytes;
+    if (dtype_is_quantized(t->dtype))
+        item->size = quantized_format((enum weight_type)t->dtype)->bytes;
     return 1;
 }
 
@@ -117,7 +117,7 @@ static int not_finite(const struct tensor *t, size_t item, vb_error *err)
 
 static int block_not_finite(const struct tensor *t, size_t i, const struct item *item, vb_error *err)
 {
-    const struct quantised_format *f = quantised_format((enum weight_type)t->dtype);
+    const struct quantized_format *f = quantized_format((enum weight_type)t->dtype);
     const unsigned char *block = (const unsigned char *)t->data + i * item->size;
     size_t row = (size_t)t->shape[t->ndim - 1] / f->numbers;
     if (item->exponents)
@@ -127,7 +127,7 @@ static int block_not_finite(const struct tensor *t, size_t i, const struct item 
                    scale_is_bad(item, block) ? "scale d" : t->dtype == DTYPE_Q5_1 || t->dtype == DTYPE_Q4_1 ? "minimum m" : "scale dmin");
 }
 
-int model_check(const struct model *m, void (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err)
+int model_check(const struct vb_model *m, void (*progress)(void *context, size_t done, size_t total), void *context, vb_error *err)
 {
     size_t total = 0, done = 0, count = checkpoint_count(m->checkpoint);
     struct item item;
@@ -141,7 +141,7 @@ int model_check(const struct model *m, void (*progress)(void *context, size_t do
             piece = PIECE / item.size * item.size;
             piece = t->bytes - at < piece ? t->bytes - at : piece;
             size_t bad = find_bad((const unsigned char *)t->data + at, piece / item.size, &item);
-            if (bad < piece / item.size && dtype_is_quantised(t->dtype))
+            if (bad < piece / item.size && dtype_is_quantized(t->dtype))
                 return block_not_finite(t, at / item.size + bad, &item, err);
             if (bad < piece / item.size)
                 return not_finite(t, at / item.size + bad, err);

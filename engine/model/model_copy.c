@@ -1,4 +1,4 @@
-/* engine/model/model_copy.c -- copies of matrices. A copy is made if a matrix must be rounded to BF16, quantised, decoded,
+/* engine/model/model_copy.c -- copies of matrices. A copy is made if a matrix must be rounded to BF16, quantized, decoded,
  * or reordered into panels.
  *
  * While tensors are found by name, copies are only planned. When no tensor is missing, all copies are made in one block of
@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "ops/op.h"
-#include "ops/quantise.h"
+#include "ops/quantize.h"
 #include "ops/round.h"
 #include "ops/weights.h"
 #include "simd/decode.h"
@@ -26,11 +26,11 @@
 
 struct op_share model_own_share(const struct binder *b, size_t rows, size_t unit)
 {
-    const struct rank_group *r = b->m->ranks;
+    const struct vb_ranks *r = b->m->ranks;
     return r && unit ? op_share_of(&r->op, r->op.rank, rows, unit) : (struct op_share){0, rows};
 }
 
-static int quantises(const struct binder *b) { return b->c->precision == PRECISION_Q8 || b->c->precision == PRECISION_Q4; }
+static int quantizes(const struct binder *b) { return b->c->precision == PRECISION_Q8 || b->c->precision == PRECISION_Q4; }
 
 /* Returns the type in which the model uses a matrix of a linear layer. `cols` is the length of the rows, over which the
  * layer sums. The result is the stored type if no other type was requested or the requested type is not possible. I4 and F4
@@ -38,7 +38,7 @@ static int quantises(const struct binder *b) { return b->c->precision == PRECISI
  * are read. */
 static enum weight_type wanted_type(const struct binder *b, enum weight_type type, size_t cols)
 {
-    if (weight_is_quantised(type) || b->c->precision == PRECISION_F32 || (quantises(b) && cols % QUANTISED_GROUP) ||
+    if (weight_is_quantized(type) || b->c->precision == PRECISION_F32 || (quantizes(b) && cols % QUANTIZED_GROUP) ||
         (weight_is_packed(type) && b->c->precision == PRECISION_BF16))
         return type;
     if (type == WEIGHT_I4)
@@ -66,7 +66,7 @@ static struct weight_view result_of(const struct binder *b, enum weight_type typ
 
 static int plan(struct binder *b, const struct model_copy *copy)
 {
-    struct model *m = b->m;
+    struct vb_model *m = b->m;
     if (m->num_copies == b->room) {
         size_t room = b->room ? 2 * b->room : 64;
         struct model_copy *more = vb_alloc(m->allocator, room, sizeof *more);
@@ -142,23 +142,23 @@ int model_plan_tied_head(struct binder *b, struct weight_view *head, struct weig
     size_t before = b->m->num_copies;
     struct op_share own = model_own_share(b, head->rows, OP_ROW_GROUP);
     *head = some_of(head, own.begin, own.end - own.begin);
-    if (!weight_is_quantised(head->type)) /* the embedding uses the stored matrix */
+    if (!weight_is_quantized(head->type)) /* the embedding uses the stored matrix */
         return plan_whole(b, head, t, NULL, NO_ROWS);
     return end_tensor(b, t, before, 1, plan_whole(b, embedding, t, head, own));
 }
 
-/* Plans a copy of W_uk of all attention heads, if one is needed. If W_uk is quantised along c, the copy is F32. Otherwise
- * the copy is quantised along n, if the precision requires it and n is a multiple of 32. The scales of I4 and F4 are along c, and each row of
- * I8 has its own scale, so the numbers of such a matrix are quantised like others. */
+/* Plans a copy of W_uk of all attention heads, if one is needed. If W_uk is quantized along c, the copy is F32. Otherwise
+ * the copy is quantized along n, if the precision requires it and n is a multiple of 32. The scales of I4 and F4 are along c, and each row of
+ * I8 has its own scale, so the numbers of such a matrix are quantized like others. */
 static int plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
 {
     size_t n = b->c->dims.n, latent = b->c->dims.c, H = (a->w_uk.rows + a->uk_stride - 1) / a->uk_stride;
     enum weight_type stored = a->w_uk.type, numbers = weight_is_packed(stored) || stored == WEIGHT_I8 ? WEIGHT_F32 : stored;
-    enum weight_type type = weight_is_quantised(stored) ? WEIGHT_F32 : wanted_type(b, numbers, n);
+    enum weight_type type = weight_is_quantized(stored) ? WEIGHT_F32 : wanted_type(b, numbers, n);
     struct model_copy copy = {.to = &a->w_uk, .from = a->w_uk, .tensor = t, .head_stride = a->uk_stride};
     if (type == numbers)
         return VB_OK;
-    a->uk_transposed = weight_is_quantised(type);
+    a->uk_transposed = weight_is_quantized(type);
     copy.transposed = a->uk_transposed;
     copy.head_rows = a->uk_transposed ? latent : n;
     copy.result = result_of(b, type, &a->w_uk, H * copy.head_rows, a->uk_transposed ? n : latent);
@@ -189,7 +189,7 @@ int model_plan_keys(struct binder *b, struct mla *a, const struct tensor *t)
     size_t before = b->m->num_copies;
     if (has_no_copy(b, &a->w_uk))
         return VB_OK;
-    int rc = quantises(b) ? plan_keys(b, a, t) : plan_whole(b, &a->w_uk, t, NULL, NO_ROWS);
+    int rc = quantizes(b) ? plan_keys(b, a, t) : plan_whole(b, &a->w_uk, t, NULL, NO_ROWS);
     return end_tensor(b, t, before, 1, rc);
 }
 
@@ -199,7 +199,7 @@ int model_plan_kv_b(struct binder *b, struct mla *a, const struct tensor *t)
     size_t n = b->c->dims.n, before = b->m->num_copies;
     if (has_no_copy(b, &kv_b))
         return VB_OK;
-    if (!weight_is_quantised(kv_b.type) && !quantises(b))
+    if (!weight_is_quantized(kv_b.type) && !quantizes(b))
         return end_tensor(b, t, before, 1, plan_whole(b, &a->w_uk, t, &a->w_uv, (struct op_share){kv_b.rows ? n : 0, kv_b.rows}));
     a->w_uv = some_of(&kv_b, kv_b.rows ? n : 0, kv_b.rows - (kv_b.rows ? n : 0));
     int rc = plan_keys(b, a, t);
@@ -226,13 +226,13 @@ struct making {
 
 static size_t block_row_bytes(enum weight_type type, size_t cols)
 {
-    const struct quantised_format *f = quantised_format(type);
+    const struct quantized_format *f = quantized_format(type);
     return cols / f->numbers * f->bytes;
 }
 
 static size_t scratch_bytes(const struct weight_view *w)
 {
-    size_t blocks = weight_is_quantised(w->type) ? PANEL_ROWS * block_row_bytes(w->type, w->cols) : 0;
+    size_t blocks = weight_is_quantized(w->type) ? PANEL_ROWS * block_row_bytes(w->type, w->cols) : 0;
     return op_scratch_bytes(PANEL_ROWS * w->cols) + ((blocks + 63) & ~(size_t)63);
 }
 
@@ -262,9 +262,9 @@ static void decode_rows(float *x, const struct model_copy *c, size_t row, size_t
     }
 }
 
-static int quantise(void *blocks, const float *x, enum weight_type type, size_t K)
+static int quantize(void *blocks, const float *x, enum weight_type type, size_t K)
 {
-    return type == WEIGHT_Q8_0 ? op_quantise_q8_0(blocks, x, K) : op_quantise_q4_0(blocks, x, K);
+    return type == WEIGHT_Q8_0 ? op_quantize_q8_0(blocks, x, K) : op_quantize_q4_0(blocks, x, K);
 }
 
 /* Sets m->bad to `row` if `row` is lower. Threads may call this in any order. */
@@ -290,7 +290,7 @@ static void reorder_i4(unsigned char *blocks, const struct weight_view *from, si
 {
     struct weight_view w = weight_rows(from, row, 1);
     const unsigned char *codes = w.data, *scales = w.group_scale;
-    for (size_t g = 0; g < w.cols / QUANTISED_GROUP; g++, blocks += QUANTISE_Q4_0_BYTES) {
+    for (size_t g = 0; g < w.cols / QUANTIZED_GROUP; g++, blocks += QUANTIZE_Q4_0_BYTES) {
         memcpy(blocks, scales + 2 * g, 2);
         op_reorder_i4(blocks + 2, codes + 16 * g);
     }
@@ -301,9 +301,9 @@ static void reorder_i8(unsigned char *blocks, const struct weight_view *from, si
 {
     struct weight_view w = weight_rows(from, row, 1);
     float scale = weight_scale(&w, 0, 0);
-    for (size_t g = 0; g < w.cols / QUANTISED_GROUP; g++, blocks += 36) {
+    for (size_t g = 0; g < w.cols / QUANTIZED_GROUP; g++, blocks += 36) {
         memcpy(blocks, &scale, sizeof scale);
-        memcpy(blocks + sizeof scale, (const char *)w.data + g * QUANTISED_GROUP, QUANTISED_GROUP);
+        memcpy(blocks + sizeof scale, (const char *)w.data + g * QUANTIZED_GROUP, QUANTIZED_GROUP);
     }
 }
 
@@ -312,14 +312,14 @@ static void reorder_f4(unsigned char *blocks, const struct weight_view *from, si
 {
     struct weight_view w = weight_rows(from, row, 1);
     const unsigned char *codes = w.data, *scales = w.group_scale;
-    size_t count = QUANTISED_GROUP / w.group_size; /* scales in a block */
-    for (size_t g = 0; g < w.cols / QUANTISED_GROUP; g++, blocks += count + 16) {
+    size_t count = QUANTIZED_GROUP / w.group_size; /* scales in a block */
+    for (size_t g = 0; g < w.cols / QUANTIZED_GROUP; g++, blocks += count + 16) {
         memcpy(blocks, scales + count * g, count);
         op_reorder_i4(blocks + count, codes + 16 * g);
     }
 }
 
-static void quantise_rows(struct making *m, const struct some_rows *s, unsigned char *blocks)
+static void quantize_rows(struct making *m, const struct some_rows *s, unsigned char *blocks)
 {
     const struct weight_view *to = &s->copy->result;
     void (*reorder)(unsigned char *, const struct weight_view *, size_t) =
@@ -332,18 +332,18 @@ static void quantise_rows(struct making *m, const struct some_rows *s, unsigned 
     }
     decode_rows(s->x, s->copy, s->row, s->count);
     for (size_t r = 0; r < s->count; r++)
-        if (quantise(blocks + r * block_row_bytes(to->type, to->cols), s->x + r * to->cols, to->type, to->cols))
+        if (quantize(blocks + r * block_row_bytes(to->type, to->cols), s->x + r * to->cols, to->type, to->cols))
             note_bad(m, s->copy->first_row + s->row + r);
 }
 
-/* Makes a panel from the blocks of the file or, if the file has no blocks of this type, from rows that are quantised
+/* Makes a panel from the blocks of the file or, if the file has no blocks of this type, from rows that are quantized
  * first. */
 static void make_panel(struct making *m, const struct some_rows *s)
 {
     const struct weight_view *to = &s->copy->result, *from = &s->copy->from;
     const unsigned char *row[PANEL_ROWS];
     if (from->type != to->type)
-        quantise_rows(m, s, s->blocks);
+        quantize_rows(m, s, s->blocks);
     for (size_t r = 0; r < s->count; r++)
         row[r] = from->type == to->type ? weight_rows(from, source_row(s->copy, s->row + r), 1).data
                                         : s->blocks + r * block_row_bytes(to->type, to->cols);
@@ -370,20 +370,20 @@ static void make_rows(struct making *m, const struct some_rows *s)
     const struct weight_view *to = &s->copy->result;
     if (to->panels)
         make_panel(m, s);
-    else if (weight_is_quantised(to->type))
-        quantise_rows(m, s, s->data + s->row * block_row_bytes(to->type, to->cols));
+    else if (weight_is_quantized(to->type))
+        quantize_rows(m, s, s->data + s->row * block_row_bytes(to->type, to->cols));
     else
         make_numbers(s);
 }
 
 /* ---- what goes wrong ---- */
 
-/* Returns the index of the number because of which a block cannot be quantised: the first number that is not finite, or
+/* Returns the index of the number because of which a block cannot be quantized: the first number that is not finite, or
  * else the number with the largest absolute value. */
 static size_t worst_of(const float *x)
 {
     size_t worst = 0;
-    for (size_t i = 0; i < QUANTISED_GROUP; i++) {
+    for (size_t i = 0; i < QUANTIZED_GROUP; i++) {
         if (!isfinite(x[i]))
             return i;
         if (fabsf(x[i]) > fabsf(x[worst]))
@@ -399,17 +399,17 @@ static int tell_bad(const struct making *m, vb_error *err)
         c++;
     size_t j = 0, i = m->bad - c->first_row;
     float *x = (float *)(void *)m->scratch;
-    unsigned char block[QUANTISE_Q8_0_BYTES];
+    unsigned char block[QUANTIZE_Q8_0_BYTES];
     decode_rows(x, c, i, 1);
-    while (j + QUANTISED_GROUP < c->result.cols && !quantise(block, x + j, c->result.type, QUANTISED_GROUP))
-        j += QUANTISED_GROUP;
+    while (j + QUANTIZED_GROUP < c->result.cols && !quantize(block, x + j, c->result.type, QUANTIZED_GROUP))
+        j += QUANTIZED_GROUP;
     j += worst_of(x + j);
     double value = x[j];
     size_t at = i % c->head_rows;
     i = c->transposed ? source_row(c, i - at) + j : source_row(c, i);
     j = c->transposed ? at : j;
     return vb_fail(err, VB_BAD_CHECKPOINT, "%s: %s [%zu,%zu] is %g, which %s cannot hold", c->tensor->file, c->tensor->name, i, j,
-                   value, quantised_format(c->result.type)->name);
+                   value, quantized_format(c->result.type)->name);
 }
 
 /* ---- all of them ---- */
@@ -437,7 +437,7 @@ static size_t rows_at_once(const struct model_copy *c)
     return AT_ONCE / (max_size(before, after) + 1) / PANEL_ROWS * PANEL_ROWS + PANEL_ROWS;
 }
 
-static const struct model_copy *copy_of_task(const struct model *m, size_t task)
+static const struct model_copy *copy_of_task(const struct vb_model *m, size_t task)
 {
     size_t low = 0, high = m->num_copies;
     while (high - low > 1) {
@@ -486,7 +486,7 @@ static void make_task(void *arg, size_t task, int thread)
 }
 
 /* Adds the size of a copy to the sizes that `inspect` prints. */
-static void count_bytes(struct model *m, const struct model_copy *c)
+static void count_bytes(struct vb_model *m, const struct model_copy *c)
 {
     size_t bytes = weight_bytes(&c->result);
     if (c->result.type == WEIGHT_F32)
@@ -496,7 +496,7 @@ static void count_bytes(struct model *m, const struct model_copy *c)
     else if (c->from.type == c->result.type)
         m->repacked_bytes += bytes;
     else
-        m->quantised_bytes += bytes;
+        m->quantized_bytes += bytes;
 }
 
 static void use(struct model_copy *c, const unsigned char *data)
@@ -510,7 +510,7 @@ static void use(struct model_copy *c, const unsigned char *data)
 /* Decides where each copy lies, and which tasks make it. Returns the number of tasks. */
 static size_t lay_out(struct making *m, double *cost)
 {
-    struct model *model = m->b->m;
+    struct vb_model *model = m->b->m;
     size_t rows = 0, tasks = 0;
     for (size_t i = 0; i < model->num_copies; i++) {
         struct model_copy *c = &model->copies[i];
@@ -530,7 +530,7 @@ static size_t lay_out(struct making *m, double *cost)
 
 static int make_all(struct making *m, size_t tasks, double cost)
 {
-    struct model *model = m->b->m;
+    struct vb_model *model = m->b->m;
     op_parallel(&m->cx, tasks, cost, make_task, m);
     pages_close(&m->pages);
     for (size_t i = 0; i < model->num_copies; i++) { /* a file of copies contains the bytes between them, too */
@@ -546,7 +546,7 @@ static int make_all(struct making *m, size_t tasks, double cost)
 
 static int make_in_memory(struct making *m, size_t tasks, double cost)
 {
-    struct model *model = m->b->m;
+    struct vb_model *model = m->b->m;
     int rc;
     model->copied = m->all = model_alloc_unset(m->b, model->copied_bytes);
     m->scratch = m->all ? vb_alloc(model->allocator, (size_t)m->cx.threads, m->room) : NULL;
@@ -563,7 +563,7 @@ static int make_in_memory(struct making *m, size_t tasks, double cost)
 
 int model_make_copies(struct binder *b)
 {
-    struct model *model = b->m;
+    struct vb_model *model = b->m;
     struct making m = {.b = b, .cx.threads = b->o->threads ? b->o->threads : vb_processors(), .bad = SIZE_MAX};
     double start = monotonic_seconds(), cost = 0.0;
     int rc;

@@ -25,17 +25,17 @@ static int same_tensor(const struct tensor *a, const struct tensor *b)
     return a->dtype == b->dtype && a->bytes == b->bytes && (!a->data || !memcmp(a->data, b->data, a->bytes));
 }
 
-static const struct tensor *of_module(const struct model *m, int k, int head, const char *suffix)
+static const struct tensor *of_module(const struct vb_model *m, int k, int head, const char *suffix)
 {
     char name[64];
     snprintf(name, sizeof name, "model.layers.%d.%s.%s", m->config.num_hidden_layers + k, head ? "shared_head.head" : "embed_tokens", suffix);
     return checkpoint_find(m->checkpoint, name);
 }
 
-int model_mtp_stores(const struct model *m, int k, int head) { return of_module(m, k, head, "weight") != NULL; }
+int model_mtp_stores(const struct vb_model *m, int k, int head) { return of_module(m, k, head, "weight") != NULL; }
 
 /* Compares the stored tensors, not the copies that a precision makes of them. */
-enum mtp_copy model_mtp_copy(const struct model *m, int k, int head)
+enum mtp_copy model_mtp_copy(const struct vb_model *m, int k, int head)
 {
     static const char *const suffixes[] = {"weight", "weight_scale_inv"};
     const char *main = head && !m->config.tie_word_embeddings ? "lm_head" : "model.embed_tokens";
@@ -51,7 +51,7 @@ enum mtp_copy model_mtp_copy(const struct model *m, int k, int head)
     return MTP_COPY_EQUAL;
 }
 
-int64_t model_parameters(const struct model *m)
+int64_t model_parameters(const struct vb_model *m)
 {
     int64_t total = 0, table = (int64_t)m->config.vocab_size * m->config.hidden_size;
     for (size_t i = 0; i < checkpoint_count(m->checkpoint); i++) {
@@ -66,7 +66,7 @@ int64_t model_parameters(const struct model *m)
     return total;
 }
 
-int64_t model_active_parameters(const struct model *m)
+int64_t model_active_parameters(const struct vb_model *m)
 {
     const struct config *c = &m->config;
     int64_t always = c->tie_word_embeddings ? 0 : c->hidden_size, experts = 0; /* one row of embed_tokens, unless all are read as head */

@@ -33,7 +33,7 @@ static uint64_t hash_tensor(const struct op_ctx *cx, struct hashing *h, uint64_t
     return hash64(sum, h->pieces, pieces * sizeof *h->pieces);
 }
 
-int model_hash_weights(const struct model *m, int threads, uint64_t *out, vb_error *err)
+int model_hash_weights(const struct vb_model *m, int threads, uint64_t *out, vb_error *err)
 {
     const struct checkpoint *c = m->checkpoint;
     struct op_ctx cx = {.threads = threads ? threads : vb_processors()};

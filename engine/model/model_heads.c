@@ -1,13 +1,13 @@
 /* engine/model/model_heads.c -- parallel heads, opened for the model that they draft for. */
 #include "engine/model/model_internal.h"
 
-static int differs(const char *dir, const char *key, double ours, double theirs, const struct model *target, vb_error *err)
+static int differs(const char *dir, const char *key, double ours, double theirs, const struct vb_model *target, vb_error *err)
 {
     return vb_fail(err, VB_BAD_ARGUMENT, "%s: %s of the heads is %.9g, that of %s is %.9g", dir, key, ours, checkpoint_dir(target->checkpoint), theirs);
 }
 
 /* The heads read the target's rows, and share its norm and its output head. */
-static int check_target(const struct config *c, const char *dir, const struct model *target, vb_error *err)
+static int check_target(const struct config *c, const char *dir, const struct vb_model *target, vb_error *err)
 {
     const struct config *t = &target->config;
     const struct { const char *key; double heads, target; } same[] = {
@@ -24,8 +24,8 @@ static int check_target(const struct config *c, const char *dir, const struct mo
 
 int model_bind_heads(struct binder *b)
 {
-    const struct model *target = b->o->heads_of;
-    struct model *m = b->m;
+    const struct vb_model *target = b->o->heads_of;
+    struct vb_model *m = b->m;
     int rc = VB_OK, heads = b->c->num_nextn_predict_layers;
     m->embed_tokens = target->embed_tokens;
     m->norm = target->norm;
@@ -39,7 +39,7 @@ int model_bind_heads(struct binder *b)
     return rc;
 }
 
-int model_open_heads(struct model **out, int *trunk_layers, const char *dir, const struct model *target, vb_error *err)
+int model_open_heads(struct vb_model **out, int *trunk_layers, const char *dir, const struct vb_model *target, vb_error *err)
 {
     struct model_options o = {.conventions = &target->config.conventions, .from_file = 1, .heads_of = target};
     struct checkpoint *checkpoint;

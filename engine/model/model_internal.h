@@ -17,7 +17,7 @@ struct model_block {
     char pad[64 - sizeof(struct model_block *)]; /* keeps the memory after this header aligned to 64 bytes */
 };
 
-/* A copy of a matrix, computed from the stored matrix `from` by rounding, quantising, decoding or reordering.
+/* A copy of a matrix, computed from the stored matrix `from` by rounding, quantizing, decoding or reordering.
  *
  * The rows of `result` belong to attention heads. Rows [h * head_rows, (h + 1) * head_rows) belong to attention head h.
  * In `from`, the rows of attention head h begin at row B = h * head_stride + first. If `transposed` is 0, row h *
@@ -40,7 +40,7 @@ struct model_copy {
 };
 
 struct binder {
-    struct model *m;
+    struct vb_model *m;
     const struct config *c;
     const struct model_options *o;
     vb_error *err;
@@ -72,7 +72,7 @@ int model_bind_heads(struct binder *b);
 /* Plans a copy of *w, the matrix of a linear layer, if the precision or the option repack requires another form of it. */
 int model_plan_linear(struct binder *b, struct weight_view *w, const struct tensor *t);
 /* Plans a copy for an output head that is also the embedding, if a copy is needed. If the file stores the matrix
- * quantised, the embedding also uses the reordered copy (panels). */
+ * quantized, the embedding also uses the reordered copy (panels). */
 int model_plan_tied_head(struct binder *b, struct weight_view *head, struct weight_view *embedding, const struct tensor *t);
 /* model_plan_kv_b plans copies of kv_b_proj [H(n+v), c], and model_plan_keys plans a copy of a separate W_uk [H n,
  * c], if copies are needed. Before the call, *a has the views and strides of the stored matrices. */
@@ -85,7 +85,7 @@ int model_make_copies(struct binder *b);
 /* Stores precision, cache type and conventions in *c, the configuration of `dir`, and checks that the cache can have this type. */
 int model_set_options(struct config *c, const char *dir, const struct model_options *o, vb_error *err);
 /* model_bind with options. */
-int model_bind_under(struct model **out, const struct config *config, struct checkpoint *checkpoint, const struct model_options *o,
+int model_bind_under(struct vb_model **out, const struct config *config, struct checkpoint *checkpoint, const struct model_options *o,
                      const vb_allocator *a, vb_error *err);
 
 /* copy_cache_map looks for the file with the copies that have been planned and laid out. It returns the mapped block of

@@ -68,7 +68,7 @@ int model_bind_row_scales(struct binder *b, struct weight_view *w, const char *p
         return rc;
     for (size_t i = 0; t->data && i < t->bytes; i++)
         if (((const unsigned char *)t->data)[i])
-            return vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is not 0 for row %zu, only symmetric quantisation is supported", t->file, t->name,
+            return vb_fail(b->err, VB_UNSUPPORTED, "%s: %s is not 0 for row %zu, only symmetric quantization is supported", t->file, t->name,
                            i / (t->bytes / w->rows));
     return VB_OK;
 }

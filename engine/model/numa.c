@@ -22,12 +22,12 @@ int numa_mode(enum placement_mode *mode, const char *name, vb_error *err)
     return vb_fail(err, VB_BAD_ARGUMENT, "unknown numa mode %s; known are off, interleave, bind", name);
 }
 
-const struct placement *numa_placement(const struct model *m)
+const struct placement *numa_placement(const struct vb_model *m)
 {
     return m->numa && m->numa->placement.parts ? &m->numa->placement : NULL;
 }
 
-struct numa_visit numa_enter(const struct model *m)
+struct numa_visit numa_enter(const struct vb_model *m)
 {
     struct numa_visit v = {0};
     v.moved = numa_placement(m) && !sched_getaffinity(0, sizeof v.before, &v.before);
@@ -139,7 +139,7 @@ static void place_pages(void *context, uintptr_t begin, uintptr_t end, int node)
 }
 
 /* Places a matrix by its rows. An embedding is different: only one row per token is read, and the calling thread reads it. */
-static void place_tensor(struct placing *p, const struct model *m, const struct tensor *t)
+static void place_tensor(struct placing *p, const struct vb_model *m, const struct tensor *t)
 {
     int looked_up = vb_ends_with(t->name, "embed_tokens.weight") && t->data != m->lm_head.data;
     if (!t->taken || t->copied || !t->data || t->ndim != 2 || !t->shape[0])
@@ -159,7 +159,7 @@ static void place_copy(struct placing *p, const struct weight_view *w)
     placement_of_rows(&p->numa->placement, (uintptr_t)w->data, rows, weight_bytes(w) / rows, p->page, place_pages, p);
 }
 
-static uint64_t bytes_read(const struct model *m)
+static uint64_t bytes_read(const struct vb_model *m)
 {
     uint64_t bytes = m->copied_bytes;
     for (size_t i = 0; i < checkpoint_count(m->checkpoint); i++) {
@@ -169,7 +169,7 @@ static uint64_t bytes_read(const struct model *m)
     return bytes;
 }
 
-static void place_weights(struct model *m)
+static void place_weights(struct vb_model *m)
 {
     struct placing p = {m->numa, (size_t)sysconf(_SC_PAGESIZE), 0};
     unsigned long mask[16];
@@ -185,7 +185,7 @@ static void place_weights(struct model *m)
     set_mempolicy(mode, mode == MPOL_DEFAULT ? NULL : mask, 8 * sizeof mask);
 }
 
-void numa_place_on(struct model *m, enum placement_mode mode, const struct topology *t)
+void numa_place_on(struct vb_model *m, enum placement_mode mode, const struct topology *t)
 {
     double start = monotonic_seconds();
     vb_placement *r = &m->numa->report;
@@ -204,7 +204,7 @@ void numa_place_on(struct model *m, enum placement_mode mode, const struct topol
     r->seconds = monotonic_seconds() - start;
 }
 
-void numa_place(struct model *m, enum placement_mode mode)
+void numa_place(struct vb_model *m, enum placement_mode mode)
 {
     struct topology t;
     cpu_set_t cpus;
@@ -222,13 +222,13 @@ void numa_place(struct model *m, enum placement_mode mode)
 
 #else
 
-void numa_place_on(struct model *m, enum placement_mode mode, const struct topology *t)
+void numa_place_on(struct vb_model *m, enum placement_mode mode, const struct topology *t)
 {
     (void)mode, (void)t;
     m->numa->report.failed = 1;
     snprintf(m->numa->report.why_not, sizeof m->numa->report.why_not, "this build has no libnuma");
 }
 
-void numa_place(struct model *m, enum placement_mode mode) { numa_place_on(m, mode, NULL); }
+void numa_place(struct vb_model *m, enum placement_mode mode) { numa_place_on(m, mode, NULL); }
 
 #endif

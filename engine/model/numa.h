@@ -52,13 +52,13 @@ void topology_allow(struct topology *t, const cpu_set_t *cpus, uint64_t memories
 
 /* Makes a plan for this machine and places the weights of m. Before the call, the caller sets m->numa to a struct that
  * is all zeros. */
-void numa_place(struct model *m, enum placement_mode mode);
+void numa_place(struct vb_model *m, enum placement_mode mode);
 /* Does what numa_place does, but plans for the machine *t. Tests use this to describe other machines. Pages can be
  * placed only on nodes that the real machine has. */
-void numa_place_on(struct model *m, enum placement_mode mode, const struct topology *t);
+void numa_place_on(struct vb_model *m, enum placement_mode mode, const struct topology *t);
 
 /* Returns the plan that sessions of m pass to their operators, or NULL if nothing is placed. */
-const struct placement *numa_placement(const struct model *m);
+const struct placement *numa_placement(const struct vb_model *m);
 
 /* The thread that calls the library also computes. While it computes, it is pinned to a processor. Therefore each
  * public function that computes calls numa_enter first, which saves the thread's affinity mask. At its end, the public
@@ -68,7 +68,7 @@ struct numa_visit {
     int moved;
     cpu_set_t before;
 };
-struct numa_visit numa_enter(const struct model *m);
+struct numa_visit numa_enter(const struct vb_model *m);
 void numa_leave(const struct numa_visit *v);
 
 #endif

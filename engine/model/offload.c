@@ -245,7 +245,7 @@ static void put_table(struct upload *u, const struct moe *m, size_t experts, con
     vb_free(a, table);
 }
 
-static void put_moe(struct upload *u, struct moe *m, const struct model *of)
+static void put_moe(struct upload *u, struct moe *m, const struct vb_model *of)
 {
     size_t E = of->config.dims.E;
     put_matrix(u, &m->gate);
@@ -272,7 +272,7 @@ static int may_have_experts(const struct moe *m, const struct config *c)
 }
 
 /* `experts`: whether the device computes the experts, if the layer has any. */
-static void put_layer(struct upload *u, struct layer *l, int experts, const struct model *m)
+static void put_layer(struct upload *u, struct layer *l, int experts, const struct vb_model *m)
 {
     const struct config *c = &m->config;
     l->attention_on_device = 1;
@@ -288,7 +288,7 @@ static void put_layer(struct upload *u, struct layer *l, int experts, const stru
         put_mlp(u, &l->mlp);
 }
 
-static void put_all(struct upload *u, struct model *m, const struct offload_plan *plan)
+static void put_all(struct upload *u, struct vb_model *m, const struct offload_plan *plan)
 {
     const struct config *c = &m->config;
     for (int l = plan->first_attention; l < c->num_hidden_layers; l++)
@@ -302,7 +302,7 @@ static void put_all(struct upload *u, struct model *m, const struct offload_plan
         put_matrix(u, &m->lm_head);
 }
 
-int offload_model(struct model *m, const struct offload_plan *plan, struct device *device, void (*progress)(void *context, size_t done, size_t total),
+int offload_model(struct vb_model *m, const struct offload_plan *plan, struct device *device, void (*progress)(void *context, size_t done, size_t total),
                   void *context, vb_error *err)
 {
     struct upload counted = {0};

@@ -26,6 +26,6 @@ int offload_open_device(struct device **out, const vb_offload *o, char *why_not,
 /* Chooses the parts. `c` is the configuration of the checkpoint, with its precision. */
 struct offload_plan offload_choose(const struct offload_options *o, const struct config *c, const struct checkpoint *checkpoint);
 /* Copies the weights of the parts to the device, and marks the parts in the model. They stay there until the device is closed. Calls `progress` like model_options. */
-int offload_model(struct model *m, const struct offload_plan *plan, struct device *device, void (*progress)(void *context, size_t done, size_t total),
+int offload_model(struct vb_model *m, const struct offload_plan *plan, struct device *device, void (*progress)(void *context, size_t done, size_t total),
                   void *context, vb_error *err);
 #endif

@@ -2,7 +2,7 @@
 
 #include "ops/weights.h"
 
-static void prefetch(const struct model *m, const struct weight_view *w)
+static void prefetch(const struct vb_model *m, const struct weight_view *w)
 {
     checkpoint_prefetch(m->checkpoint, w->data, weight_bytes(w));
     checkpoint_prefetch(m->checkpoint, w->group_scale, weight_group_scale_bytes(w));
@@ -12,7 +12,7 @@ static void prefetch(const struct model *m, const struct weight_view *w)
     }
 }
 
-static void prefetch_mlp(const struct model *m, const struct mlp *mlp)
+static void prefetch_mlp(const struct vb_model *m, const struct mlp *mlp)
 {
     prefetch(m, &mlp->gate_proj);
     prefetch(m, &mlp->up_proj);
@@ -25,7 +25,7 @@ static int is_first(unsigned char *prefetched)
     return !__atomic_load_n(prefetched, __ATOMIC_RELAXED) && !__atomic_exchange_n(prefetched, 1, __ATOMIC_RELAXED);
 }
 
-void model_prefetch_layer(const struct model *m, const struct layer *l)
+void model_prefetch_layer(const struct vb_model *m, const struct layer *l)
 {
     const struct mla *a = &l->self_attn;
     const struct weight_view *in_order_of_use[] = {&a->q_proj, &a->q_a_proj, &a->kv_a_proj_with_mqa, &a->indexer.wk, &a->q_b_proj, &a->indexer.wq_b,
@@ -37,7 +37,7 @@ void model_prefetch_layer(const struct model *m, const struct layer *l)
     prefetch_mlp(m, l->is_moe ? &l->moe.shared_experts : &l->mlp);
 }
 
-void model_prefetch_experts(const struct model *m, const struct layer *l, const int32_t *expert, size_t count)
+void model_prefetch_experts(const struct vb_model *m, const struct layer *l, const int32_t *expert, size_t count)
 {
     for (size_t i = 0; l->prefetched && i < count; i++)
         if (is_first(&l->prefetched[1 + expert[i]]))

@@ -13,9 +13,9 @@
 #include "engine/model/model.h"
 
 /* Asks for the matrices of a layer, without its routed experts, unless that was done before. */
-void model_prefetch_layer(const struct model *m, const struct layer *l);
+void model_prefetch_layer(const struct vb_model *m, const struct layer *l);
 /* Asks for the experts expert [count] of a layer, except those for which that was done before. Threads may call both functions at
  * the same time. */
-void model_prefetch_experts(const struct model *m, const struct layer *l, const int32_t *expert, size_t count);
+void model_prefetch_experts(const struct vb_model *m, const struct layer *l, const int32_t *expert, size_t count);
 
 #endif

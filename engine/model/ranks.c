@@ -10,7 +10,7 @@
 /* ---- messages ---- */
 
 /* Broadcasts the current part of rank 0's message to all ranks. */
-static void spread_part(struct rank_group *r)
+static void spread_part(struct vb_ranks *r)
 {
     for (int i = 0; i <= r->op.count; i++)
         r->op.offset[i] = i ? r->part_size : 0;
@@ -21,7 +21,7 @@ static void spread_part(struct rank_group *r)
 static size_t first_part(void) { return RANKS_PART / 64; }
 static size_t next_part(size_t size) { return 4 * size < RANKS_PART ? 4 * size : RANKS_PART; }
 
-void ranks_put(struct rank_group *r, const void *data, size_t bytes)
+void ranks_put(struct vb_ranks *r, const void *data, size_t bytes)
 {
     const char *from = data;
     while (bytes) {
@@ -39,23 +39,23 @@ void ranks_put(struct rank_group *r, const void *data, size_t bytes)
     }
 }
 
-void ranks_put_number(struct rank_group *r, uint64_t number) { ranks_put(r, &number, sizeof number); }
+void ranks_put_number(struct vb_ranks *r, uint64_t number) { ranks_put(r, &number, sizeof number); }
 
-void ranks_put_text(struct rank_group *r, const char *text)
+void ranks_put_text(struct vb_ranks *r, const char *text)
 {
     size_t size = text ? strlen(text) + 1 : 0;
     ranks_put_number(r, size);
     ranks_put(r, text, size);
 }
 
-void ranks_send(struct rank_group *r)
+void ranks_send(struct vb_ranks *r)
 {
     memset(r->part + r->at, 0, r->part_size - r->at);
     spread_part(r);
     r->part_size = 0;
 }
 
-void ranks_get(struct rank_group *r, void *data, size_t bytes)
+void ranks_get(struct vb_ranks *r, void *data, size_t bytes)
 {
     char *to = data;
     while (bytes) {
@@ -71,14 +71,14 @@ void ranks_get(struct rank_group *r, void *data, size_t bytes)
     }
 }
 
-uint64_t ranks_get_number(struct rank_group *r)
+uint64_t ranks_get_number(struct vb_ranks *r)
 {
     uint64_t number;
     ranks_get(r, &number, sizeof number);
     return number;
 }
 
-char *ranks_get_text(struct rank_group *r, int *code)
+char *ranks_get_text(struct vb_ranks *r, int *code)
 {
     size_t size = (size_t)ranks_get_number(r);
     char *text = size ? vb_alloc(&r->allocator, size, 1) : NULL;
@@ -91,7 +91,7 @@ char *ranks_get_text(struct rank_group *r, int *code)
     return text;
 }
 
-void ranks_done(struct rank_group *r) { r->part_size = 0; }
+void ranks_done(struct vb_ranks *r) { r->part_size = 0; }
 
 /* ---- agreement ---- */
 
@@ -101,14 +101,14 @@ struct report {
 };
 
 /* Gathers `bytes` bytes from each rank. On entry, those of this rank are at buffer + rank * bytes. */
-static void exchange(struct rank_group *r, size_t bytes)
+static void exchange(struct vb_ranks *r, size_t bytes)
 {
     for (int i = 0; i <= r->op.count; i++)
         r->op.offset[i] = (size_t)i * bytes;
     r->op.all_gather(r->op.context, r->op.buffer, r->op.offset);
 }
 
-int ranks_agree(struct rank_group *r, int code, vb_error *err)
+int ranks_agree(struct vb_ranks *r, int code, vb_error *err)
 {
     struct report *all = (struct report *)(void *)r->op.buffer, *own = &all[r->op.rank];
     *own = (struct report){.code = code};
@@ -123,7 +123,7 @@ int ranks_agree(struct rank_group *r, int code, vb_error *err)
     return VB_OK;
 }
 
-int ranks_differ(struct rank_group *r, uint64_t number)
+int ranks_differ(struct vb_ranks *r, uint64_t number)
 {
     uint64_t *all = (uint64_t *)(void *)r->op.buffer;
     int rank = 1;
@@ -146,7 +146,7 @@ static size_t resident_bytes(void)
     return read == 2 ? (size_t)resident * (size_t)sysconf(_SC_PAGESIZE) : 0;
 }
 
-void ranks_account(struct rank_group *r, vb_rank_facts *out)
+void ranks_account(struct vb_ranks *r, vb_rank_facts *out)
 {
     vb_rank_facts *all = (vb_rank_facts *)(void *)r->op.buffer, *own = &all[r->op.rank];
     *own = (vb_rank_facts){.weight_bytes = r->weight_bytes, .resident_bytes = resident_bytes(), .passes = r->passes, .gathers = r->op.gathers, .bytes = r->op.bytes,
@@ -165,7 +165,7 @@ size_t ranks_longest_row(const struct config *c)
     return more(more(d->V, d->dense), more(d->H * more(d->n + d->r, d->v), d->expert * more(d->shared, 1))) + DOT_CHUNK;
 }
 
-int ranks_room(struct rank_group *r, size_t bytes, vb_error *err)
+int ranks_room(struct vb_ranks *r, size_t bytes, vb_error *err)
 {
     if (bytes <= r->op.room)
         return VB_OK;

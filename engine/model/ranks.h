@@ -29,7 +29,7 @@ enum ranks_message {
 /* A message is sent in parts of 1, 4 and 16 KB, and then parts of 64 KB, so receivers know the size of each part. */
 #define RANKS_PART ((size_t)64 << 10)
 
-struct rank_group {
+struct vb_ranks {
     struct op_ranks op;
     vb_allocator allocator;
     char host[64];
@@ -45,26 +45,26 @@ struct rank_group {
 
 /* Rank 0 writes a message with ranks_put, and ends it with ranks_send. The other ranks read the same bytes with ranks_get, and end with
  * ranks_done. */
-void ranks_put(struct rank_group *r, const void *data, size_t bytes);
-void ranks_put_number(struct rank_group *r, uint64_t number);
-void ranks_put_text(struct rank_group *r, const char *text); /* text may be NULL */
-void ranks_send(struct rank_group *r);
-void ranks_get(struct rank_group *r, void *data, size_t bytes);
-uint64_t ranks_get_number(struct rank_group *r);
+void ranks_put(struct vb_ranks *r, const void *data, size_t bytes);
+void ranks_put_number(struct vb_ranks *r, uint64_t number);
+void ranks_put_text(struct vb_ranks *r, const char *text); /* text may be NULL */
+void ranks_send(struct vb_ranks *r);
+void ranks_get(struct vb_ranks *r, void *data, size_t bytes);
+uint64_t ranks_get_number(struct vb_ranks *r);
 /* Returns a text in memory of the group's allocator. Returns NULL if rank 0 put NULL, or if there is no memory; then *code is VB_NO_MEMORY. */
-char *ranks_get_text(struct rank_group *r, int *code);
-void ranks_done(struct rank_group *r);
+char *ranks_get_text(struct vb_ranks *r, int *code);
+void ranks_done(struct vb_ranks *r);
 
 /* All ranks exchange their error codes: `code`, with a message in *err. Returns VB_OK if all codes are VB_OK. Otherwise returns the code of
  * the first rank that failed, and copies its message, which names the rank, to *err. err may be NULL. */
-int ranks_agree(struct rank_group *r, int code, vb_error *err);
+int ranks_agree(struct vb_ranks *r, int code, vb_error *err);
 /* Sends the statistics of each rank to rank 0: there, out [count] receives them. On other ranks, `out` is NULL. */
-void ranks_account(struct rank_group *r, vb_rank_facts *out);
+void ranks_account(struct vb_ranks *r, vb_rank_facts *out);
 /* Returns the most numbers in a row that the ranks exchange. */
 size_t ranks_longest_row(const struct config *c);
 /* Makes room in op.buffer for rows of `bytes` bytes. */
-int ranks_room(struct rank_group *r, size_t bytes, vb_error *err);
+int ranks_room(struct vb_ranks *r, size_t bytes, vb_error *err);
 /* Compares a number that must be equal on all ranks. Returns the first rank whose number is not that of rank 0; 0 if there is none. */
-int ranks_differ(struct rank_group *r, uint64_t number);
+int ranks_differ(struct vb_ranks *r, uint64_t number);
 
 #endif

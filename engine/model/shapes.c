@@ -69,9 +69,9 @@ static void add_scales(struct shapes *s, const char *part, enum dtype dtype, siz
     } else if (dtype == DTYPE_I8) {
         add(s, part, ".weight_scale", DTYPE_F32, 2, rows, 1);
     } else if (dtype == DTYPE_I4) {
-        add(s, part, ".weight_scale", DTYPE_BF16, 2, rows, cols / QUANTISED_GROUP);
+        add(s, part, ".weight_scale", DTYPE_BF16, 2, rows, cols / QUANTIZED_GROUP);
         other(s, part, ".weight_shape", "I64", 1, 2, 0);
-    } else if (dtype == DTYPE_F4 && s->types->group == QUANTISED_GROUP) {
+    } else if (dtype == DTYPE_F4 && s->types->group == QUANTIZED_GROUP) {
         other(s, part, ".weight_scale", "U8", 2, rows, cols / s->types->group);
     } else if (dtype == DTYPE_F4) {
         add(s, part, ".weight_scale", DTYPE_F8_E4M3, 2, rows, cols / s->types->group);
@@ -81,7 +81,7 @@ static void add_scales(struct shapes *s, const char *part, enum dtype dtype, siz
 
 static void matrix(struct shapes *s, const char *part, enum dtype dtype, size_t rows, size_t cols)
 {
-    if ((dtype_is_quantised(dtype) || dtype == DTYPE_I4 || dtype == DTYPE_F4) && cols % QUANTISED_GROUP)
+    if ((dtype_is_quantized(dtype) || dtype == DTYPE_I4 || dtype == DTYPE_F4) && cols % QUANTIZED_GROUP)
         dtype = DTYPE_BF16;
     add(s, part, ".weight", dtype, 2, rows, cols);
     add_scales(s, part, dtype, rows, cols);
@@ -92,12 +92,12 @@ static enum dtype outside(const struct shapes *s) { return s->types->linear == D
 
 /* ---- the tensors of a layer ---- */
 
-/* In files with quantised weights, W_uk is transposed, so that its blocks run along n. */
+/* In files with quantized weights, W_uk is transposed, so that its blocks run along n. */
 static void add_heads(struct shapes *s)
 {
     const struct dims *k = &s->c->dims;
-    if (!dtype_is_quantised(s->types->linear) || k->n % QUANTISED_GROUP || k->c % QUANTISED_GROUP) {
-        matrix(s, "self_attn.kv_b_proj", dtype_is_quantised(s->types->linear) ? DTYPE_BF16 : s->types->linear, k->H * (k->n + k->v), k->c);
+    if (!dtype_is_quantized(s->types->linear) || k->n % QUANTIZED_GROUP || k->c % QUANTIZED_GROUP) {
+        matrix(s, "self_attn.kv_b_proj", dtype_is_quantized(s->types->linear) ? DTYPE_BF16 : s->types->linear, k->H * (k->n + k->v), k->c);
         return;
     }
     matrix(s, "self_attn.k_b_proj_transposed", s->types->linear, k->H * k->c, k->n);
@@ -254,7 +254,7 @@ static int is_config_file(const char *path)
     return size < sizeof begin || memcmp(begin, "GGUF", sizeof begin) != 0;
 }
 
-int model_open_shapes(struct model **out, const char *path, const char *type, const struct model_options *o, int *from_config,
+int model_open_shapes(struct vb_model **out, const char *path, const char *type, const struct model_options *o, int *from_config,
                       const vb_allocator *a, vb_error *err)
 {
     struct model_options shapes = *o;

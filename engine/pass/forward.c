@@ -330,7 +330,7 @@ static int is_stopped(struct workspace *w)
 /* Returns nonzero if `stop` ended the pass. It was asked before the first layer, and is not asked while a pass is recorded. */
 static int decoder_layers(struct workspace *w, const struct row *rows, size_t S)
 {
-    const struct model *m = w->model;
+    const struct vb_model *m = w->model;
     for (size_t l = 0; l < m->config.dims.layers; l++) {
         if (l && !w->offload.records && is_stopped(w))
             return 1;
@@ -344,7 +344,7 @@ static int decoder_layers(struct workspace *w, const struct row *rows, size_t S)
 
 int forward_target(struct workspace *w, const struct row *rows, size_t S)
 {
-    const struct model *m = w->model;
+    const struct vb_model *m = w->model;
     size_t d = m->config.dims.d;
     if (lead_target(w, rows, S))
         return -1;

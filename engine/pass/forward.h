@@ -85,7 +85,7 @@ struct offload {
 
 /* All memory of a pass. It is allocated once, so that passes allocate nothing. */
 struct workspace {
-    const struct model *model;
+    const struct vb_model *model;
     struct op_ctx cx;
     struct pace pace, module_pace; /* choose the number of threads for passes of the target (pace) and of its MTP modules
                                       (module_pace) */
@@ -133,7 +133,7 @@ struct workspace {
 /* Allocates everything for passes of up to max_rows rows. `context` is the largest number of committed tokens in a
  * sequence. During a round, drafts and padding may make a sequence longer than that. `expands` is nonzero if rows of the
  * passes may have attention in the expanded form. The caller frees the workspace with workspace_close. */
-int workspace_open(struct workspace *w, const struct model *m, const struct kernels *k, int threads, size_t max_rows,
+int workspace_open(struct workspace *w, const struct vb_model *m, const struct kernels *k, int threads, size_t max_rows,
                    size_t max_logit_rows, size_t context, int expands, vb_error *err);
 
 /* Names the array of target rows that a drafter reads: workspace.features, workspace.hidden, workspace.three or workspace.two. */

@@ -25,7 +25,7 @@ struct kvpool {
                          order */
     int32_t *holders; /* [capacity]: number of caches that hold the row */
     size_t num_free;
-    struct rank_group *ranks; /* on rank 0 of several: the other ranks have copies of the rows (engine/pass/lead.h); else NULL */
+    struct vb_ranks *ranks; /* on rank 0 of several: the other ranks have copies of the rows (engine/pass/lead.h); else NULL */
     uint32_t number;     /* by which rank 0 names the pool */
     struct device *device;  /* has a copy of the rows of the layers from first_on_device on (offload.h); NULL: there is none */
     size_t first_on_device, first_index_on_device; /* the latter: of the index cache */

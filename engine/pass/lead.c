@@ -6,7 +6,7 @@
 #define ASKED_ROWS 16 /* in a pass of more rows, `stop` is called before each layer, and its result costs an exchange of one byte */
 
 /* Returns the group of ranks that this process leads, or NULL. */
-static struct rank_group *led(const struct model *m) { return m->ranks && !m->ranks->op.rank ? m->ranks : NULL; }
+static struct vb_ranks *led(const struct vb_model *m) { return m->ranks && !m->ranks->op.rank ? m->ranks : NULL; }
 
 /* ---- rows ---- */
 
@@ -14,7 +14,7 @@ static size_t length_of(const struct row *row) { return (size_t)(row->index + 1 
 static const int32_t *slots_of(const struct row *row) { return row->slots ? row->slots : row->cache->slots; }
 
 /* Writes slots as runs of consecutive numbers. */
-static void put_slots(struct rank_group *r, const int32_t *slots, size_t count)
+static void put_slots(struct vb_ranks *r, const int32_t *slots, size_t count)
 {
     size_t runs = 0;
     for (size_t i = 0; i < count; i++)
@@ -28,7 +28,7 @@ static void put_slots(struct rank_group *r, const int32_t *slots, size_t count)
 }
 
 /* The rows from `row` on that share one list of slots: writes their number, and the slots of the longest. Returns their number. */
-static size_t put_timeline(struct rank_group *r, const struct row *row, size_t S)
+static size_t put_timeline(struct vb_ranks *r, const struct row *row, size_t S)
 {
     size_t n = 1, longest = length_of(row);
     for (; n < S && slots_of(&row[n]) == slots_of(row); n++)
@@ -39,7 +39,7 @@ static size_t put_timeline(struct rank_group *r, const struct row *row, size_t S
 }
 
 /* Writes `count` numbers, or the count 0 if `numbers` is NULL. */
-static void put_numbers(struct rank_group *r, const int32_t *numbers, size_t count)
+static void put_numbers(struct vb_ranks *r, const int32_t *numbers, size_t count)
 {
     ranks_put_number(r, numbers ? count : 0);
     if (numbers)
@@ -47,7 +47,7 @@ static void put_numbers(struct rank_group *r, const int32_t *numbers, size_t cou
 }
 
 /* `layers`: the layers for which row.forced and row.forced_kept have numbers. */
-static void put_rows(struct rank_group *r, const struct workspace *w, const struct row *rows, size_t S, size_t layers)
+static void put_rows(struct vb_ranks *r, const struct workspace *w, const struct row *rows, size_t S, size_t layers)
 {
     const struct dims *dims = &w->model->config.dims;
     ranks_put_number(r, S);
@@ -66,9 +66,9 @@ static void put_rows(struct rank_group *r, const struct workspace *w, const stru
 
 /* ---- passes ---- */
 
-static struct rank_group *begin(const struct workspace *w, enum ranks_message message)
+static struct vb_ranks *begin(const struct workspace *w, enum ranks_message message)
 {
-    struct rank_group *r = led(w->model);
+    struct vb_ranks *r = led(w->model);
     if (!r)
         return NULL;
     r->op.wide = w->tapper != NULL;
@@ -86,7 +86,7 @@ int lead_target(struct workspace *w, const struct row *rows, size_t S)
         return 0;
     if (w->stop && w->stop(w->stop_context))
         return -1;
-    struct rank_group *r = begin(w, RANKS_TARGET);
+    struct vb_ranks *r = begin(w, RANKS_TARGET);
     r->passes++;
     w->asks = w->stop && S > ASKED_ROWS;
     ranks_put_number(r, (uint64_t)w->asks);
@@ -97,7 +97,7 @@ int lead_target(struct workspace *w, const struct row *rows, size_t S)
 
 void lead_mtp(const struct workspace *w, const struct mtp_module *module, int depth, const struct row *rows, const float *h, size_t S)
 {
-    struct rank_group *r = begin(w, RANKS_MTP);
+    struct vb_ranks *r = begin(w, RANKS_MTP);
     if (!r)
         return;
     ranks_put_number(r, (uint64_t)(module - w->model->mtp));
@@ -109,9 +109,9 @@ void lead_mtp(const struct workspace *w, const struct mtp_module *module, int de
 
 void lead_head(const struct workspace *w, const struct weight_view *head, const vb_draft_vocab *vocab, int bf16, const float *hidden, size_t S)
 {
-    const struct model *m = w->model;
+    const struct vb_model *m = w->model;
     size_t d = m->config.dims.d, number = 0;
-    struct rank_group *r = begin(w, RANKS_HEAD);
+    struct vb_ranks *r = begin(w, RANKS_HEAD);
     if (!r)
         return;
     while (head != (number ? &m->mtp[number - 1].head : &m->lm_head))
@@ -131,7 +131,7 @@ void lead_head(const struct workspace *w, const struct weight_view *head, const 
 
 int lead_workspace(struct workspace *w, int exact, vb_error *err)
 {
-    struct rank_group *r = led(w->model);
+    struct vb_ranks *r = led(w->model);
     if (!r)
         return VB_OK;
     ranks_put_number(r, RANKS_WORK);
@@ -142,7 +142,7 @@ int lead_workspace(struct workspace *w, int exact, vb_error *err)
     return ranks_agree(r, VB_OK, err);
 }
 
-static void put_end(struct rank_group *r, enum ranks_message message, uint32_t number)
+static void put_end(struct vb_ranks *r, enum ranks_message message, uint32_t number)
 {
     ranks_put_number(r, message);
     ranks_put_number(r, number);
@@ -156,7 +156,7 @@ void lead_no_workspace(struct workspace *w)
     w->number = 0;
 }
 
-int lead_pool(struct kvpool *pool, struct rank_group *r, vb_error *err)
+int lead_pool(struct kvpool *pool, struct vb_ranks *r, vb_error *err)
 {
     if (!r || r->op.rank)
         return VB_OK;
@@ -179,7 +179,7 @@ void lead_no_pool(struct kvpool *pool)
 
 int lead_vocab(vb_draft_vocab *v, vb_error *err)
 {
-    struct rank_group *r = led(v->model);
+    struct vb_ranks *r = led(v->model);
     if (!r)
         return VB_OK;
     ranks_put_number(r, RANKS_VOCAB);

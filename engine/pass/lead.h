@@ -19,7 +19,7 @@ void lead_head(const struct workspace *w, const struct weight_view *head, const 
 int lead_workspace(struct workspace *w, int exact, vb_error *err);
 void lead_no_workspace(struct workspace *w);
 /* Call this after a pool was opened whose rows are written by passes of a model. `ranks` is model.ranks. */
-int lead_pool(struct kvpool *pool, struct rank_group *ranks, vb_error *err);
+int lead_pool(struct kvpool *pool, struct vb_ranks *ranks, vb_error *err);
 void lead_no_pool(struct kvpool *pool);
 /* Call this after a draft vocabulary was opened: the other ranks open the same. */
 int lead_vocab(vb_draft_vocab *vocab, vb_error *err);

@@ -72,7 +72,7 @@ static struct pool_part index_part(const struct kvpool *p)
 /* The number of the first index cache among the layers from number `first` on. */
 static size_t first_index(const struct workspace *w, const struct mtp_module *module, size_t first)
 {
-    const struct model *m = w->model;
+    const struct vb_model *m = w->model;
     size_t count = 0;
     for (size_t l = 0; l < first && !module; l++)
         count += m->layers[l].self_attn.has_indexer != 0;
@@ -133,7 +133,7 @@ void offload_close_pool(struct kvpool *p)
 /* The first cache layer whose attention the device computes; `layers` if there is none. */
 static size_t first_layer(const struct workspace *w, const struct mtp_module *module)
 {
-    const struct model *m = w->model;
+    const struct vb_model *m = w->model;
     size_t l = (size_t)w->offload.cpu_layers;
     if (module)
         return l > m->config.dims.layers || !module->layer.attention_on_device;
@@ -289,7 +289,7 @@ void offload_place(struct workspace *w, int on_device, size_t S)
 
 static int is_whole(const struct workspace *w, const struct mtp_module *module)
 {
-    const struct model *m = w->model;
+    const struct vb_model *m = w->model;
     int whole = w->offload.parts && w->offload.attention && !w->offload.from && !w->three && !w->two;
     for (size_t l = 0; l < m->config.dims.layers && whole && !module; l++)
         whole = m->layers[l].attention_on_device && m->layers[l].mlp_on_device;

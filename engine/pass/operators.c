@@ -17,7 +17,7 @@
 struct alone {
     struct workspace *w;
     const struct operator_call *k;
-    const struct model *m;
+    const struct vb_model *m;
     const struct layer *l;           /* NULL outside of the layers */
     const struct mtp_module *module; /* NULL in the target */
     const struct dims *dims;
@@ -451,7 +451,7 @@ static int open_rows(struct alone *o, vb_error *err)
 
 int operator_compute(struct workspace *w, const struct operator_call *k, vb_error *err)
 {
-    const struct model *m = w->model;
+    const struct vb_model *m = w->model;
     struct alone o = {.w = w, .k = k, .m = m, .dims = &m->config.dims};
     int L = m->config.num_hidden_layers, code;
     size_t i = 0, count = sizeof table / sizeof *table;

@@ -6,7 +6,7 @@
 #include "ops/linear.h"
 
 struct planning {
-    const struct model *m;
+    const struct vb_model *m;
     const struct op_ranks *ranks;
     int rank;
     const struct mla *mla; /* of the present layer */
@@ -46,8 +46,8 @@ double plan_experts(const struct config *c, double rows)
 /* Returns the bytes of K numbers that travel as the input of a linear layer. They are rounded as the layer wants them. */
 static double travelling(const struct config *c, const struct weight_view *next, size_t K)
 {
-    if (weight_is_quantised(next->type))
-        return (double)(K / QUANTISED_GROUP * OP_GROUP_BYTES);
+    if (weight_is_quantized(next->type))
+        return (double)(K / QUANTIZED_GROUP * OP_GROUP_BYTES);
     return (double)op_packed_bytes(c->precision == PRECISION_BF16 ? OP_BF16 : OP_F32, K);
 }
 
@@ -115,7 +115,7 @@ static void add_rows_of(struct planning *p, const struct weight_view *w, double 
     gather_floats(p, rows, w->rows);
 }
 
-struct plan_cost plan_target(const struct model *m, const struct op_ranks *ranks, int rank, double rows, double depth, double heads)
+struct plan_cost plan_target(const struct vb_model *m, const struct op_ranks *ranks, int rank, double rows, double depth, double heads)
 {
     struct plan_cost pass = {0};
     struct planning p = {.m = m, .ranks = ranks, .rank = rank, .rows = rows, .depth = depth, .pass = &pass};
@@ -126,7 +126,7 @@ struct plan_cost plan_target(const struct model *m, const struct op_ranks *ranks
     return pass;
 }
 
-struct plan_cost plan_module(const struct model *m, const struct op_ranks *ranks, int rank, double rows, double depth)
+struct plan_cost plan_module(const struct vb_model *m, const struct op_ranks *ranks, int rank, double rows, double depth)
 {
     struct plan_cost pass = {0};
     struct planning p = {.m = m, .ranks = ranks, .rank = rank, .rows = rows, .depth = depth, .pass = &pass};
@@ -162,7 +162,7 @@ static void keep_rows_of(struct planning *p, const struct weight_view *w) { p->m
 
 static void keep_module(struct planning *p, double context)
 {
-    const struct model *m = p->m;
+    const struct vb_model *m = p->m;
     const struct config *c = &m->config;
     struct kv_layout layout = model_mtp_cache_layout(c);
     keep_layer(p, &m->mtp[0].layer);
@@ -175,7 +175,7 @@ static void keep_module(struct planning *p, double context)
     p->memory->cache += context * (double)(kv_row_bytes(&layout) + layout.index_layers * layout.index_row);
 }
 
-struct plan_memory plan_memory(const struct model *m, const struct op_ranks *ranks, int rank, double context, int drafts)
+struct plan_memory plan_memory(const struct vb_model *m, const struct op_ranks *ranks, int rank, double context, int drafts)
 {
     const struct config *c = &m->config;
     struct plan_memory memory = {.cache = context * (double)model_cache_bytes(c, c->cache_type)};

@@ -26,14 +26,14 @@ struct plan_memory {
 
 /* Computes a pass of the target: `rows` rows that attend to `depth` tokens, and the logits of `heads` rows. The rows choose experts
  * independently, and each expert has the same probability. So they read plan_experts(c, rows) different experts of a layer. */
-struct plan_cost plan_target(const struct model *m, const struct op_ranks *ranks, int rank, double rows, double depth, double heads);
+struct plan_cost plan_target(const struct vb_model *m, const struct op_ranks *ranks, int rank, double rows, double depth, double heads);
 /* Computes a pass of MTP module 0, whose last row has logits. */
-struct plan_cost plan_module(const struct model *m, const struct op_ranks *ranks, int rank, double rows, double depth);
+struct plan_cost plan_module(const struct vb_model *m, const struct op_ranks *ranks, int rank, double rows, double depth);
 
 /* Returns the expected number of different experts that `rows` rows choose: E (1 - (1 - k/E)^rows), with k experts per row. */
 double plan_experts(const struct config *c, double rows);
 
 /* drafts: 1 if MTP module 0 is used, with a cache of its own. */
-struct plan_memory plan_memory(const struct model *m, const struct op_ranks *ranks, int rank, double context, int drafts);
+struct plan_memory plan_memory(const struct vb_model *m, const struct op_ranks *ranks, int rank, double context, int drafts);
 
 #endif

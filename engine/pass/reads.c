@@ -64,7 +64,7 @@ double read_bytes(const struct weight_view *w, size_t rows)
     switch (w->type) {
     case WEIGHT_I8:
     case WEIGHT_F8_E4M3: return bytes + 4 * (double)((w->cols + w->block_cols - 1) / w->block_cols) * (double)rows / (double)w->block_rows;
-    case WEIGHT_I4: return bytes + 2 * numbers / QUANTISED_GROUP;
+    case WEIGHT_I4: return bytes + 2 * numbers / QUANTIZED_GROUP;
     case WEIGHT_F4: return bytes + numbers / (double)w->group_size;
     default: return bytes;
     }

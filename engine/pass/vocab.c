@@ -28,11 +28,11 @@ static int take_tokens(vb_draft_vocab *v, const int32_t *tokens, size_t count, v
     return VB_OK;
 }
 
-static int ranks_of(const struct model *m) { return m->ranks ? m->ranks->op.count : 1; }
-static int own_rank(const struct model *m) { return m->ranks ? m->ranks->op.rank : 0; }
+static int ranks_of(const struct vb_model *m) { return m->ranks ? m->ranks->op.count : 1; }
+static int own_rank(const struct vb_model *m) { return m->ranks ? m->ranks->op.rank : 0; }
 
 /* Which rows of the heads a rank has. */
-static struct op_share share_of(const struct model *m, int rank)
+static struct op_share share_of(const struct vb_model *m, int rank)
 {
     return m->ranks ? op_share_of(&m->ranks->op, rank, m->config.dims.V, OP_ROW_GROUP) : (struct op_share){0, m->config.dims.V};
 }
@@ -49,7 +49,7 @@ static void cut(vb_draft_vocab *v)
 }
 
 /* Returns the first module whose head is the same matrix as that of module k. */
-static int first_with_head(const struct model *m, int k)
+static int first_with_head(const struct vb_model *m, int k)
 {
     int first = 0;
     while (m->mtp[first].head.data != m->mtp[k].head.data)
@@ -57,7 +57,7 @@ static int first_with_head(const struct model *m, int k)
     return first;
 }
 
-static size_t copy_bytes(const struct model *m, int k, size_t count)
+static size_t copy_bytes(const struct vb_model *m, int k, size_t count)
 {
     return first_with_head(m, k) < k ? 0 : (weight_gather_bytes(&m->mtp[k].head, count) + 63) & ~(size_t)63;
 }
@@ -80,7 +80,7 @@ static void use_first_rows(vb_draft_vocab *v, size_t count)
 
 static int copy_rows(vb_draft_vocab *v, const int32_t *tokens, size_t count, vb_error *err)
 {
-    const struct model *m = v->model;
+    const struct vb_model *m = v->model;
     size_t first_row = share_of(m, own_rank(m)).begin;
     for (int k = 0; k < m->num_mtp; k++)
         v->bytes += copy_bytes(m, k, count);

@@ -11,7 +11,7 @@
 #include "engine/model/model.h"
 
 struct vb_draft_vocab {
-    const struct model *model;
+    const struct vb_model *model;
     size_t count;
     int32_t *tokens;           /* [count], ascending */
     struct weight_view *heads; /* [model->num_mtp]: the rows of `tokens` of each module's head; of several ranks, this rank's */

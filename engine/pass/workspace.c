@@ -58,7 +58,7 @@ void *workspace_take(struct workspace *w, size_t count, size_t size)
     return p;
 }
 
-int workspace_open(struct workspace *w, const struct model *m, const struct kernels *k, int threads, size_t max_rows,
+int workspace_open(struct workspace *w, const struct vb_model *m, const struct kernels *k, int threads, size_t max_rows,
                    size_t max_logit_rows, size_t context, int expands, vb_error *err)
 {
     const struct config *c = &m->config;

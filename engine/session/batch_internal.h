@@ -31,7 +31,7 @@ struct batch_length {
 };
 
 struct vb_batch {
-    const struct model *model;
+    const struct vb_model *model;
     vb_batch_options options;
     struct workspace work;
     struct kvpool pool;

@@ -23,7 +23,7 @@ static void add(struct lines *l, const char *format, ...)
     l->used += n > 0 && l->used + (size_t)n < SESSION_TEXT_ROOM ? (size_t)n : 0; /* there is ten times the room that it needs */
 }
 
-char *session_identity(const struct model *m, size_t context)
+char *session_identity(const struct vb_model *m, size_t context)
 {
     const struct config *c = &m->config;
     struct lines l = {vb_alloc(m->allocator, SESSION_TEXT_ROOM, 1), 0};
@@ -96,7 +96,7 @@ static const char *cache_type_of(const char *text, size_t *size)
     return type ? type : "f32";
 }
 
-int session_identity_compare(const char *saved, const char *ours, const struct model *m, const char *path, vb_error *err)
+int session_identity_compare(const char *saved, const char *ours, const struct vb_model *m, const char *path, vb_error *err)
 {
     size_t there, here;
     const char *saved_type = cache_type_of(saved, &there), *our_type = cache_type_of(ours, &here);

@@ -15,10 +15,10 @@
  * there is no memory. The description contains every value of config.json that affects results, the precision, the cache
  * type if it is not f32, the target's conventions, whether YaRN applies, and the checkpoint_fingerprint of the weights.
  * With convention yarn=max-len, the number `context` decides whether YaRN applies. */
-char *session_identity(const struct model *m, size_t context);
+char *session_identity(const struct vb_model *m, size_t context);
 
 /* Compares two descriptions: `saved`, read from the file `path`, and `ours`, made for m. Returns VB_BAD_ARGUMENT if
  * they differ, and the message contains the first line that differs. */
-int session_identity_compare(const char *saved, const char *ours, const struct model *m, const char *path, vb_error *err);
+int session_identity_compare(const char *saved, const char *ours, const struct vb_model *m, const char *path, vb_error *err);
 
 #endif

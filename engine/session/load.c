@@ -61,7 +61,7 @@ static uint64_t cache_size(const struct session_loading *l, const struct kv_layo
     return l->in.head.rows * (l->in.head.layers * kv_row_words(layout) * 4 + layout->index_layers * layout->index_row);
 }
 
-static int check_model(const struct session_loading *l, const struct model *m, const vb_session_options *o)
+static int check_model(const struct session_loading *l, const struct vb_model *m, const vb_session_options *o)
 {
     size_t context = o && o->context > 0 ? (size_t)o->context : m->config.dims.positions;
     char *ours = session_identity(m, context);

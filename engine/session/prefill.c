@@ -65,11 +65,11 @@ static int check_layer(const struct check *k, const struct layer *l, const struc
     return code ? code : check_mlp(k, &l->moe.shared_experts);
 }
 
-static enum weight_type type_of(const struct model *m) { return m->layers[0].self_attn.o_proj.type; }
+static enum weight_type type_of(const struct vb_model *m) { return m->layers[0].self_attn.o_proj.type; }
 
 static int check_weights(const struct vb_session *s, vb_error *err)
 {
-    const struct model *m = s->model;
+    const struct vb_model *m = s->model;
     struct check k = {type_of(m), 0, checkpoint_dir(m->checkpoint), err};
     int code = VB_OK, modules = s->type && s->type->needs_modules ? m->num_mtp : 0;
     for (; k.layer < m->config.num_hidden_layers && !code; k.layer++)
@@ -96,7 +96,7 @@ static int check_routes(const vb_session_options *o, const char *what, vb_error 
     return VB_OK;
 }
 
-int prefill_check_tensor_cores(const struct model *m, const vb_session_options *o, vb_error *err)
+int prefill_check_tensor_cores(const struct vb_model *m, const vb_session_options *o, vb_error *err)
 {
     if (!m->config.tensor_cores)
         return VB_OK;

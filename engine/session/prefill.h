@@ -31,7 +31,7 @@
  * linear layers to BF16, even if the session's precision is not bf16.
  *
  * With prefill cublas, a GPU's library computes the linear layers of the same rows in the same chunks, and of the rows in
- * vb_evaluate too, as far as the GPU computes these layers and their weights are not quantised (op_ctx.cublas). It sums in f32
+ * vb_evaluate too, as far as the GPU computes these layers and their weights are not quantized (op_ctx.cublas). It sums in f32
  * what was rounded to BF16. The GPU's own kernels compute W_uk and W_uv, which are a part of attention, and all else. The CPU
  * computes its layers as always. So the bits depend on the number of layers that the GPU computes, on the version of cuBLAS
  * and on the kind of GPU, but not on drafts, threads or `isa`. */
@@ -54,7 +54,7 @@ int prefill_has_chunks(const struct vb_session *s);
 size_t prefill_alike(const struct vb_session *s, size_t prompt, size_t rows);
 
 /* Checks whether the options go together with precision tensor, if the model has it. */
-int prefill_check_tensor_cores(const struct model *m, const vb_session_options *o, vb_error *err);
+int prefill_check_tensor_cores(const struct vb_model *m, const vb_session_options *o, vb_error *err);
 /* Checks this, and the option `prefill`, the chunk size, and the types of all weights that oneDNN would read. With prefill
  * onednn, the function opens a oneDNN object for each thread of s->work. With prefill cublas, it opens the GPU's library. */
 int prefill_open(struct vb_session *s, vb_error *err);

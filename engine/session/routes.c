@@ -46,7 +46,7 @@ static int all_missing(const int32_t *experts, int32_t n)
 }
 
 /* Checks the experts of one token in a MoE layer, and sorts them. */
-static int take_layer(const struct model *m, int32_t *to, const int32_t *experts, size_t token, int32_t layer, vb_error *err)
+static int take_layer(const struct vb_model *m, int32_t *to, const int32_t *experts, size_t token, int32_t layer, vb_error *err)
 {
     int32_t n = (int32_t)m->config.dims.chosen, E = (int32_t)m->config.dims.E;
     for (int32_t i = 0; i < n && !all_missing(experts, n); i++)
@@ -59,7 +59,7 @@ static int take_layer(const struct model *m, int32_t *to, const int32_t *experts
 }
 
 /* Whether a layer of routes is a MoE layer; those after the target's are the MTP depths. */
-static int is_moe(const struct model *m, int32_t layer)
+static int is_moe(const struct vb_model *m, int32_t layer)
 {
     int32_t depth = layer - m->config.num_hidden_layers;
     return depth < 0 ? vb_is_moe_layer(m, layer) : m->mtp[depth % m->num_mtp].layer.is_moe;
@@ -96,13 +96,13 @@ static int take_set(int32_t *to, const int32_t *set, int32_t topk, int32_t seen,
     return VB_OK;
 }
 
-static int has_indexer(const struct model *m, int32_t layer)
+static int has_indexer(const struct vb_model *m, int32_t layer)
 {
     int32_t depth = layer - m->config.num_hidden_layers;
     return depth < 0 ? vb_has_indexer(m, layer) : m->mtp[depth % m->num_mtp].layer.self_attn.has_indexer;
 }
 
-static int take_token(vb_routes *copy, const struct model *m, const vb_routes *r, size_t t, vb_error *err)
+static int take_token(vb_routes *copy, const struct vb_model *m, const vb_routes *r, size_t t, vb_error *err)
 {
     int code = VB_OK;
     for (int32_t l = 0; l < r->layers && !code; l++) {
@@ -117,7 +117,7 @@ static int take_token(vb_routes *copy, const struct model *m, const vb_routes *r
 }
 
 /* Returns an array of -1. */
-static int32_t *nothing(const struct model *m, size_t tokens, size_t row)
+static int32_t *nothing(const struct vb_model *m, size_t tokens, size_t row)
 {
     int32_t *all = vb_alloc(m->allocator, tokens, row * sizeof *all);
     if (all)
@@ -125,7 +125,7 @@ static int32_t *nothing(const struct model *m, size_t tokens, size_t row)
     return all;
 }
 
-static int check_shape(const struct model *m, const vb_routes *r, vb_error *err)
+static int check_shape(const struct vb_model *m, const vb_routes *r, vb_error *err)
 {
     vb_routes wanted;
     vb_model_routes(m, &wanted);
@@ -145,7 +145,7 @@ static int check_shape(const struct model *m, const vb_routes *r, vb_error *err)
            : vb_fail(err, VB_BAD_ARGUMENT, "there are routes of %zu tokens, max_position_embeddings is %zu", r->tokens, m->config.dims.positions);
 }
 
-int routes_copy(vb_routes *copy, const struct model *m, const vb_routes *r, vb_error *err)
+int routes_copy(vb_routes *copy, const struct vb_model *m, const vb_routes *r, vb_error *err)
 {
     *copy = (vb_routes){0};
     if ((!r->experts && !r->kept) || !r->tokens)
@@ -167,7 +167,7 @@ int routes_copy(vb_routes *copy, const struct model *m, const vb_routes *r, vb_e
     return code;
 }
 
-void routes_free(const struct model *m, vb_routes *copy)
+void routes_free(const struct vb_model *m, vb_routes *copy)
 {
     vb_free(m->allocator, (void *)(uintptr_t)copy->experts);
     vb_free(m->allocator, (void *)(uintptr_t)copy->kept);
@@ -246,9 +246,9 @@ static int same(const int32_t *x, const int32_t *y, size_t numbers)
     return (!x || all_missing(x, (int32_t)numbers)) && (!y || all_missing(y, (int32_t)numbers));
 }
 
-static size_t numbers_of(const struct model *m, int32_t width) { return (size_t)m->config.num_hidden_layers * (size_t)width; }
+static size_t numbers_of(const struct vb_model *m, int32_t width) { return (size_t)m->config.num_hidden_layers * (size_t)width; }
 
-size_t routes_alike(const struct model *m, const vb_routes *a, const vb_routes *b, size_t tokens)
+size_t routes_alike(const struct vb_model *m, const vb_routes *a, const vb_routes *b, size_t tokens)
 {
     size_t t = 0, experts = numbers_of(m, (int32_t)m->config.dims.chosen), kept = numbers_of(m, (int32_t)m->config.dims.index_topk);
     while (t < tokens && (a->experts || b->experts || a->kept || b->kept)) {
@@ -259,7 +259,7 @@ size_t routes_alike(const struct model *m, const vb_routes *a, const vb_routes *
     return tokens;
 }
 
-void routes_hash(const struct model *m, const vb_routes *r, size_t tokens, char hash[ROUTES_HASH])
+void routes_hash(const struct vb_model *m, const vb_routes *r, size_t tokens, char hash[ROUTES_HASH])
 {
     size_t experts = numbers_of(m, (int32_t)m->config.dims.chosen), kept = numbers_of(m, (int32_t)m->config.dims.index_topk);
     uint64_t h = 0;

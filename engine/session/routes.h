@@ -12,8 +12,8 @@
  * contain -1. Kept sets are in ascending order, too. They contain -1 in layers without an indexer, and where all tokens that can be
  * seen are kept anyway. The copy comes from the model's allocator; routes_free frees it. Without routes and after an error, both
  * pointers of *copy are NULL. Returns VB_BAD_ARGUMENT if the routes do not fit the model. */
-int routes_copy(vb_routes *copy, const struct model *m, const vb_routes *r, vb_error *err);
-void routes_free(const struct model *m, vb_routes *copy);
+int routes_copy(vb_routes *copy, const struct vb_model *m, const vb_routes *r, vb_error *err);
+void routes_free(const struct vb_model *m, vb_routes *copy);
 
 /* Makes s->options.routes a copy of itself, and allocates s->taken and s->taken_kept for `rows` rows if the session records them.
  * routes_close frees them. */
@@ -34,10 +34,10 @@ static inline const int32_t *routes_kept(const vb_routes *r, size_t index)
 /* The next two functions compare only layers of the target: no row of a session depends on routes of MTP depths, because vb_evaluate keeps
  * the rows of MTP modules in caches of its own. */
 /* Returns how many of the first `tokens` tokens have the same forced routes and kept sets in a and b, up to the first difference. */
-size_t routes_alike(const struct model *m, const vb_routes *a, const vb_routes *b, size_t tokens);
+size_t routes_alike(const struct vb_model *m, const vb_routes *a, const vb_routes *b, size_t tokens);
 #define ROUTES_HASH 17 /* room for a hash in hexadecimal digits and the final 0 */
 /* Writes a hash of the forced routes of the first `tokens` tokens, or "none" if nothing is forced there. */
-void routes_hash(const struct model *m, const vb_routes *r, size_t tokens, char hash[ROUTES_HASH]);
+void routes_hash(const struct vb_model *m, const vb_routes *r, size_t tokens, char hash[ROUTES_HASH]);
 
 /* Recorded routes. Row `row` of a pass will record what the token at `index` takes. */
 void routes_record(const struct vb_session *s, struct row *row, size_t index);

@@ -110,7 +110,7 @@ const char *vb_isa(size_t number)
     return NULL;
 }
 
-int session_limits(const struct model *m, const vb_session_options *o, size_t *context, vb_error *err)
+int session_limits(const struct vb_model *m, const vb_session_options *o, size_t *context, vb_error *err)
 {
     int32_t most = m->config.max_position_embeddings;
     if (o->context < 0 || o->context > most)

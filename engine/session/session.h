@@ -13,7 +13,7 @@
 #include "engine/draft/drafter.h"
 
 struct vb_session {
-    const struct model *model;
+    const struct vb_model *model;
     vb_session_options options;
     struct workspace *work, own; /* work points to `own`, or to the workspace of a batch */
     struct kvcache cache;
@@ -56,7 +56,7 @@ int session_open(vb_session **out, const vb_model *model, const vb_session_optio
 
 /* Checks the options context, prefill_chunk and threads. Sets *context to the number of tokens that the session can
  * hold. */
-int session_limits(const struct model *m, const vb_session_options *o, size_t *context, vb_error *err);
+int session_limits(const struct vb_model *m, const vb_session_options *o, size_t *context, vb_error *err);
 /* Finds the kernels of an instruction set; NULL means the best one. Returns an error if the name is unknown or the CPU
  * does not support this instruction set. */
 int session_kernels(const struct kernels **k, const char *isa, vb_error *err);

@@ -11,7 +11,7 @@ static int none(vb_error *err, const char *where)
     return vb_fail(err, VB_IO, "%s: there is no chat template", where);
 }
 
-static int open_gguf(struct chat_template **out, const char *path, const vb_allocator *a, vb_error *err)
+static int open_gguf(struct vb_template **out, const char *path, const vb_allocator *a, vb_error *err)
 {
     struct gguf *g;
     struct gguf_text text;
@@ -42,7 +42,7 @@ static const json_t *default_template(const json_t *value)
     return NULL;
 }
 
-static int parse_config(struct chat_template **out, const char *text, size_t size, const char *path, const vb_allocator *a, vb_error *err)
+static int parse_config(struct vb_template **out, const char *text, size_t size, const char *path, const vb_allocator *a, vb_error *err)
 {
     json_t *config = json_read(text, size, path, err);
     const json_t *value = json_object_get(config, "chat_template"), *chosen = default_template(value);
@@ -59,7 +59,7 @@ static int parse_config(struct chat_template **out, const char *text, size_t siz
     return rc;
 }
 
-int chat_template_open(struct chat_template **out, const char *dir, const vb_allocator *a, vb_error *err)
+int chat_template_open(struct vb_template **out, const char *dir, const vb_allocator *a, vb_error *err)
 {
     *out = NULL;
     if (gguf_is_path(dir))
@@ -82,20 +82,20 @@ int chat_template_open(struct chat_template **out, const char *dir, const vb_all
 }
 
 /* Sets a variable to the text of a token. If there is no such token, the variable is not set. */
-static int set_token(json_t *variables, const char *name, const struct tokenizer *t, int32_t id)
+static int set_token(json_t *variables, const char *name, const struct vb_tokenizer *t, int32_t id)
 {
     size_t size;
     const char *piece = id < 0 ? NULL : tokenizer_piece(t, id, &size);
     return piece ? json_object_set_new(variables, name, json_stringn(piece, size)) : 0;
 }
 
-int chat_template_render(const struct chat_template *t, const struct tokenizer *tokenizer, const json_t *messages,
+int chat_template_render(const struct vb_template *t, const struct vb_tokenizer *tokenizer, const json_t *messages,
                          int add_generation_prompt, const json_t *more, char **text, size_t *size, vb_error *err)
 {
     return chat_template_render_marked(t, tokenizer, messages, add_generation_prompt, more, NULL, text, size, err);
 }
 
-int chat_template_render_marked(const struct chat_template *t, const struct tokenizer *tokenizer, const json_t *messages, int add_generation_prompt,
+int chat_template_render_marked(const struct vb_template *t, const struct vb_tokenizer *tokenizer, const json_t *messages, int add_generation_prompt,
                                 const json_t *more, struct template_marks *marks, char **text, size_t *size, vb_error *err)
 {
     json_t *variables = json_pack("{s:n,s:n,s:b}", "tools", "documents", "add_generation_prompt", add_generation_prompt);

@@ -283,7 +283,7 @@ static int parse_body(struct parser *p, const char *const *ends, struct node **o
 
 /* ---- a template ---------------------------------------------------------------------------------------------------- */
 
-static int parse_template(struct chat_template *t, const char *source, size_t size, vb_error *err)
+static int parse_template(struct vb_template *t, const char *source, size_t size, vb_error *err)
 {
     struct parser p = {.lexer = {.arena = &t->arena, .name = t->name, .err = err}};
     int rc = lex_begin(&p.lexer, source, size);
@@ -292,9 +292,9 @@ static int parse_template(struct chat_template *t, const char *source, size_t si
     return rc;
 }
 
-int template_parse(struct chat_template **out, const char *text, size_t size, const char *name, const vb_allocator *a, vb_error *err)
+int template_parse(struct vb_template **out, const char *text, size_t size, const char *name, const vb_allocator *a, vb_error *err)
 {
-    struct chat_template *t = vb_alloc(a, 1, sizeof *t);
+    struct vb_template *t = vb_alloc(a, 1, sizeof *t);
     size_t n = strlen(name);
     int rc = VB_OK;
     *out = NULL;
@@ -325,15 +325,15 @@ int template_parse(struct chat_template **out, const char *text, size_t size, co
     return rc;
 }
 
-const char *template_source(const struct chat_template *t, size_t *size)
+const char *template_source(const struct vb_template *t, size_t *size)
 {
     *size = t->source.n;
     return t->source.s;
 }
 
-const vb_allocator *template_allocator(const struct chat_template *t) { return &t->allocator; }
+const vb_allocator *template_allocator(const struct vb_template *t) { return &t->allocator; }
 
-void template_close(struct chat_template *t)
+void template_close(struct vb_template *t)
 {
     if (!t)
         return;

@@ -563,12 +563,12 @@ static int set_variables(struct rendering *r, const json_t *variables)
     return rc;
 }
 
-int template_render(const struct chat_template *t, const json_t *variables, char **text, size_t *size, vb_error *err)
+int template_render(const struct vb_template *t, const json_t *variables, char **text, size_t *size, vb_error *err)
 {
     return template_render_marked(t, variables, NULL, text, size, err);
 }
 
-int template_render_marked(const struct chat_template *t, const json_t *variables, struct template_marks *marks, char **text, size_t *size, vb_error *err)
+int template_render_marked(const struct vb_template *t, const json_t *variables, struct template_marks *marks, char **text, size_t *size, vb_error *err)
 {
     struct rendering r = {.t = t, .arena = {.allocator = &t->allocator, .limit = MAX_MEMORY}, .err = err, .line = 1, .marks = marks};
     int rc = enter_scope(&r, NULL);

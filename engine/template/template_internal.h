@@ -95,7 +95,7 @@ struct node {
 enum operator { OP_ADD = 1, OP_SUBTRACT, OP_MULTIPLY, OP_DIVIDE, OP_FLOOR, OP_MODULO, OP_JOIN, OP_EQUAL, OP_DIFFERENT, OP_LESS, OP_LESS_EQUAL,
                 OP_MORE, OP_MORE_EQUAL, OP_IN, OP_NOT_IN };
 
-struct chat_template {
+struct vb_template {
     struct arena arena;
     vb_allocator allocator;
     struct template_text name;
@@ -188,7 +188,7 @@ struct output {
     size_t n, room;
 };
 struct rendering {
-    const struct chat_template *t;
+    const struct vb_template *t;
     struct arena arena;
     vb_error *err;
     struct output out; /* the output so far; run_take turns the output of a macro into a value */

@@ -114,7 +114,7 @@ static int link_all(struct tokenizer_loading *l)
 
 int added_load(struct tokenizer_loading *l, const json_t *list)
 {
-    struct tokenizer *t = l->t;
+    struct vb_tokenizer *t = l->t;
     struct added *d = &t->added;
     if (!list)
         return VB_OK;
@@ -145,7 +145,7 @@ int added_load(struct tokenizer_loading *l, const json_t *list)
     return link_all(l);
 }
 
-void added_close(struct tokenizer *t)
+void added_close(struct vb_tokenizer *t)
 {
     pcre2_code_free(t->added.word);
     vb_free(&t->memory.allocator, t->added.tokens);

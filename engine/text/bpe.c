@@ -11,7 +11,7 @@
 
 /* The uppermost bits of a product with a secret odd number: whoever writes a file cannot choose pairs that meet in one place
  * (Dietzfelbinger and others, 1997). */
-static struct merge *find_slot(const struct tokenizer *t, uint64_t key)
+static struct merge *find_slot(const struct vb_tokenizer *t, uint64_t key)
 {
     size_t i = (size_t)(key * t->merge_secret >> __builtin_clzll(t->merge_mask));
     while (t->merges[i].rank_plus_1 && t->merges[i].key != key)
@@ -51,7 +51,7 @@ static int merge_parts(struct tokenizer_loading *l, size_t index, const json_t *
 /* `scratch` has room for both parts and a 0 byte. */
 static int merge_load(struct tokenizer_loading *l, size_t index, const char *part[2], const size_t size[2], char *scratch)
 {
-    struct tokenizer *t = l->t;
+    struct vb_tokenizer *t = l->t;
     int32_t id[3]; /* left, right, joined */
     for (int k = 0; k < 3; k++) {
         size_t n = 0;
@@ -73,7 +73,7 @@ static int merge_load(struct tokenizer_loading *l, size_t index, const char *par
 
 int merges_load(struct tokenizer_loading *l, const json_t *merges)
 {
-    struct tokenizer *t = l->t;
+    struct vb_tokenizer *t = l->t;
     if (!json_is_array(merges))
         return vb_fail(l->err, VB_BAD_CHECKPOINT, "%s: model.merges is not an array", l->file);
     size_t n = json_array_size(merges), slots = 16, longest = 0;
@@ -99,7 +99,7 @@ int merges_load(struct tokenizer_loading *l, const json_t *merges)
     return rc;
 }
 
-static int merges_are_in(const struct tokenizer *t, const struct tokenizer *other)
+static int merges_are_in(const struct vb_tokenizer *t, const struct vb_tokenizer *other)
 {
     for (size_t i = 0; i <= t->merge_mask; i++) {
         const struct merge *m = &t->merges[i], *o = find_slot(other, m->key);
@@ -109,9 +109,9 @@ static int merges_are_in(const struct tokenizer *t, const struct tokenizer *othe
     return 1;
 }
 
-int merges_same(const struct tokenizer *a, const struct tokenizer *b) { return merges_are_in(a, b) && merges_are_in(b, a); }
+int merges_same(const struct vb_tokenizer *a, const struct vb_tokenizer *b) { return merges_are_in(a, b) && merges_are_in(b, a); }
 
-uint64_t merges_hash(const struct tokenizer *t)
+uint64_t merges_hash(const struct vb_tokenizer *t)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i <= t->merge_mask; i++) {
@@ -154,7 +154,7 @@ static struct candidate heap_pop(struct candidate *heap, size_t n)
 }
 
 /* The symbol at `at` and its right neighbour wait for their turn, if a merge joins them. Returns the heap's new size. */
-static size_t consider(const struct tokenizer *t, const struct symbol *symbols, int32_t at, struct candidate *heap,
+static size_t consider(const struct vb_tokenizer *t, const struct symbol *symbols, int32_t at, struct candidate *heap,
                        size_t n)
 {
     int32_t next = at < 0 ? -1 : symbols[at].next;
@@ -187,7 +187,7 @@ static int make_room(struct encoding *e, size_t size)
 /* word: UTF-8 that the pre-tokenizer cut out, size >= 1. Appends its tokens to e->ids. */
 int bpe_encode(struct encoding *e, const char *word, size_t size)
 {
-    const struct tokenizer *t = e->t;
+    const struct vb_tokenizer *t = e->t;
     int32_t whole = t->ignore_merges ? names_find(&t->words, word, size) : -1;
     int rc = VB_OK;
     if (whole >= 0)

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* A token's bytes, fit for a message. */
-static struct shown shown_piece(const struct tokenizer *t, int32_t id)
+static struct shown shown_piece(const struct vb_tokenizer *t, int32_t id)
 {
     char text[64], repaired[3 * (sizeof text + 4) + 12];
     struct utf8_stream stream = {0};
@@ -54,7 +54,7 @@ uint64_t vb_tokenizer_fingerprint(const vb_tokenizer *t)
     return hash64(h, (int32_t[]){t->bos, t->eos, t->add_bos, t->slices, t->ignore_merges}, 5 * sizeof(int32_t));
 }
 
-static int same_pieces(const struct tokenizer *a, const struct tokenizer *b)
+static int same_pieces(const struct vb_tokenizer *a, const struct vb_tokenizer *b)
 {
     if (a->size != b->size)
         return 0;
@@ -67,14 +67,14 @@ static int same_pieces(const struct tokenizer *a, const struct tokenizer *b)
     return 1;
 }
 
-int tokenizer_same_tables(const struct tokenizer *a, const struct tokenizer *b)
+int tokenizer_same_tables(const struct vb_tokenizer *a, const struct vb_tokenizer *b)
 {
     return same_pieces(a, b) && !memcmp(a->byte_id, b->byte_id, sizeof a->byte_id) && merges_same(a, b) &&
            a->added.n_tokens == b->added.n_tokens &&
            a->ignore_merges == b->ignore_merges && a->add_bos == b->add_bos;
 }
 
-int tokenizer_count_stripping(const struct tokenizer *t)
+int tokenizer_count_stripping(const struct vb_tokenizer *t)
 {
     int count = 0;
     for (size_t i = 0; i < t->added.n_tokens; i++) {
@@ -84,4 +84,4 @@ int tokenizer_count_stripping(const struct tokenizer *t)
     return count;
 }
 
-int tokenizer_cuts_slices(const struct tokenizer *t) { return t->slices; }
+int tokenizer_cuts_slices(const struct vb_tokenizer *t) { return t->slices; }

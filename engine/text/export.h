@@ -18,21 +18,21 @@ int tokenizer_has_ranks(const char *dir, const vb_allocator *a, vb_error *err);
 int tokenizer_say_ranks(json_t **json, json_t **config, const char *dir, int32_t limit, const vb_allocator *a, vb_error *err);
 /* Creates a tokenizer from two JSON objects such as tokenizer_say_ranks returns. The caller remains the owner of
  * the objects. `name` is the file name for error messages. */
-int tokenizer_parse_said(struct tokenizer **out, json_t *json, json_t *config, const char *name, const vb_allocator *a,
+int tokenizer_parse_said(struct vb_tokenizer **out, json_t *json, json_t *config, const char *name, const vb_allocator *a,
                          vb_error *err);
 
 /* Finds the GGUF name (the value of tokenizer.ggml.pre) for the way in which a tokenizer cuts text into words. The
  * function compares the words of many test strings (words.c). *name becomes a string constant, or NULL if the tokenizers
  * of all known names cut text in another way. */
-int tokenizer_pre_of(const struct tokenizer *t, const char **name, vb_error *err);
+int tokenizer_pre_of(const struct vb_tokenizer *t, const char **name, vb_error *err);
 
 /* Returns 1 if both tokenizers have the same tokens, merges and flags, else 0. The function does not compare the
  * patterns that cut text into words, and it does not compare whether added tokens remove the white space beside
  * them. */
-int tokenizer_same_tables(const struct tokenizer *a, const struct tokenizer *b);
+int tokenizer_same_tables(const struct vb_tokenizer *a, const struct vb_tokenizer *b);
 /* Returns how many added tokens remove the white space beside them or match only as whole words. */
-int tokenizer_count_stripping(const struct tokenizer *t);
+int tokenizer_count_stripping(const struct vb_tokenizer *t);
 /* Returns 1 if long texts are first cut into slices, as Kimi's Python code does (slices.c). */
-int tokenizer_cuts_slices(const struct tokenizer *t);
+int tokenizer_cuts_slices(const struct vb_tokenizer *t);
 
 #endif

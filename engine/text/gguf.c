@@ -327,7 +327,7 @@ int tokenizer_from_gguf(json_t **json, json_t **config, const struct gguf *g, vb
 }
 
 /* A tokenizer without a vocabulary that cuts words as the name says. */
-static int open_pre(struct tokenizer **out, size_t pre, const vb_allocator *a, vb_error *err)
+static int open_pre(struct vb_tokenizer **out, size_t pre, const vb_allocator *a, vb_error *err)
 {
     static const char rest[] = ",\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}}";
     size_t room = strlen(known[pre].pre_tokenizer) + sizeof rest + 32;
@@ -341,13 +341,13 @@ static int open_pre(struct tokenizer **out, size_t pre, const vb_allocator *a, v
     return rc;
 }
 
-int tokenizer_pre_of(const struct tokenizer *t, const char **name, vb_error *err)
+int tokenizer_pre_of(const struct vb_tokenizer *t, const char **name, vb_error *err)
 {
     const vb_allocator *a = tokenizer_allocator(t);
     int rc = VB_OK, same = 0;
     *name = NULL;
     for (size_t i = 0; !rc && !same && i < sizeof known / sizeof *known; i++) {
-        struct tokenizer *other;
+        struct vb_tokenizer *other;
         if (!known[i].ignore_merges != !t->ignore_merges || (rc = open_pre(&other, i, a, err)))
             continue;
         if (!(rc = tokenizer_same_words(t, other, &same, err)) && same)

@@ -75,7 +75,7 @@ static int claim(struct tokenizer_loading *l, int32_t id, const char *name, size
 
 static int vocab_load(struct tokenizer_loading *l, json_t *vocab)
 {
-    struct tokenizer *t = l->t;
+    struct vb_tokenizer *t = l->t;
     size_t bytes = 1, n = json_object_size(vocab);
     int byte_of[LAST_BYTE_CHARACTER + 1], mapped, rc = check_ids(l, vocab, &t->size, &bytes);
     if (rc)
@@ -110,7 +110,7 @@ static int vocab_load(struct tokenizer_loading *l, json_t *vocab)
  * the vocabulary too must agree about the id; its piece is then its content, whatever its characters stand for. */
 static int added_join(struct tokenizer_loading *l, const json_t *list)
 {
-    struct tokenizer *t = l->t;
+    struct vb_tokenizer *t = l->t;
     for (size_t i = 0; i < t->added.n_tokens; i++) {
         const struct added_token *token = &t->added.tokens[i];
         const char *content = json_string_value(json_object_get(json_array_get(list, i), "content"));

@@ -15,7 +15,7 @@
 
 static int add_stage(struct tokenizer_loading *l, const char *pattern, int literal, enum behavior behavior, int invert)
 {
-    struct tokenizer *t = l->t;
+    struct vb_tokenizer *t = l->t;
     if (t->n_stages == MAX_STAGES)
         return vb_fail(l->err, VB_UNSUPPORTED, "%s: more than %d pre-tokenizers", l->file, MAX_STAGES);
     struct stage *stage = &t->stages[t->n_stages];
@@ -109,7 +109,7 @@ int split_load(struct tokenizer_loading *l, const json_t *pre_tokenizer)
     return rc;
 }
 
-void split_close(struct tokenizer *t)
+void split_close(struct vb_tokenizer *t)
 {
     for (int i = 0; i < t->n_stages; i++)
         pcre2_code_free(t->stages[i].code);
@@ -196,7 +196,7 @@ static int cut_text(struct encoding *e, int stage, const char *text, size_t size
 /* text: size >= 1 bytes of valid UTF-8. */
 int split_and_encode(struct encoding *e, int stage, const char *text, size_t size)
 {
-    const struct tokenizer *t = e->t;
+    const struct vb_tokenizer *t = e->t;
     if (stage == t->n_stages)
         return e->words ? encoding_push(e, (int32_t)size) : bpe_encode(e, text, size);
     if (t->stages[stage].code)

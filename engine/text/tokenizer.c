@@ -103,7 +103,7 @@ static int config_token(struct tokenizer_loading *l, const char *key, int32_t *i
 
 static int config_load(struct tokenizer_loading *l)
 {
-    struct tokenizer *t = l->t;
+    struct vb_tokenizer *t = l->t;
     int rc;
     if ((rc = config_token(l, "bos_token", &t->bos)) || (rc = config_token(l, "eos_token", &t->eos)) ||
         (rc = get_flag(l, l->root, "the top", "add_bos_token", 0, &t->add_bos)))
@@ -113,10 +113,10 @@ static int config_load(struct tokenizer_loading *l)
     return VB_OK;
 }
 
-static int parse(struct tokenizer **out, struct source json, struct source config, const vb_allocator *a, vb_error *err)
+static int parse(struct vb_tokenizer **out, struct source json, struct source config, const vb_allocator *a, vb_error *err)
 {
     *out = NULL;
-    struct tokenizer *t = vb_alloc(a, 1, sizeof *t);
+    struct vb_tokenizer *t = vb_alloc(a, 1, sizeof *t);
     if (!t)
         return vb_fail(err, VB_NO_MEMORY, "%s: no memory for a tokenizer", json.name);
     if (a)
@@ -154,21 +154,21 @@ done:
     return rc;
 }
 
-int tokenizer_parse(struct tokenizer **out, const char *json, size_t size, const char *config, size_t config_size,
+int tokenizer_parse(struct vb_tokenizer **out, const char *json, size_t size, const char *config, size_t config_size,
                     const char *name, const vb_allocator *a, vb_error *err)
 {
     return parse(out, (struct source){json, name, size, NULL},
                  (struct source){config, "tokenizer_config.json", config_size, NULL}, a, err);
 }
 
-int tokenizer_parse_said(struct tokenizer **out, json_t *json, json_t *config, const char *name, const vb_allocator *a,
+int tokenizer_parse_said(struct vb_tokenizer **out, json_t *json, json_t *config, const char *name, const vb_allocator *a,
                          vb_error *err)
 {
     return parse(out, (struct source){.name = name, .said = json}, (struct source){.name = name, .said = config}, a, err);
 }
 
 /* Takes over what was said, if rc says that it was. */
-static int parse_and_forget(int rc, struct tokenizer **out, json_t *json, json_t *config, const char *name, const vb_allocator *a,
+static int parse_and_forget(int rc, struct vb_tokenizer **out, json_t *json, json_t *config, const char *name, const vb_allocator *a,
                             vb_error *err)
 {
     *out = NULL;
@@ -179,14 +179,14 @@ static int parse_and_forget(int rc, struct tokenizer **out, json_t *json, json_t
     return rc;
 }
 
-int tokenizer_parse_gguf(struct tokenizer **out, const struct gguf *g, const vb_allocator *a, vb_error *err)
+int tokenizer_parse_gguf(struct vb_tokenizer **out, const struct gguf *g, const vb_allocator *a, vb_error *err)
 {
     json_t *json, *config;
     int rc = tokenizer_from_gguf(&json, &config, g, err);
     return parse_and_forget(rc, out, json, config, gguf_name(g), a, err);
 }
 
-int tokenizer_parse_tiktoken(struct tokenizer **out, const char *ranks, size_t size, const char *config, size_t config_size,
+int tokenizer_parse_tiktoken(struct vb_tokenizer **out, const char *ranks, size_t size, const char *config, size_t config_size,
                              const char *name, const vb_allocator *a, vb_error *err)
 {
     struct tiktoken from = {ranks, config, name, "tokenizer_config.json", size, config_size, INT32_MAX};
@@ -195,7 +195,7 @@ int tokenizer_parse_tiktoken(struct tokenizer **out, const char *ranks, size_t s
     return parse_and_forget(rc, out, json, said, name, a, err);
 }
 
-static int open_gguf(struct tokenizer **out, const char *path, const vb_allocator *a, vb_error *err)
+static int open_gguf(struct vb_tokenizer **out, const char *path, const vb_allocator *a, vb_error *err)
 {
     struct gguf *g;
     int rc = gguf_open(&g, path, a, err);
@@ -205,7 +205,7 @@ static int open_gguf(struct tokenizer **out, const char *path, const vb_allocato
     return rc;
 }
 
-int tokenizer_parse_tekken(struct tokenizer **out, const char *text, size_t size, const char *name, const vb_allocator *a, vb_error *err)
+int tokenizer_parse_tekken(struct vb_tokenizer **out, const char *text, size_t size, const char *name, const vb_allocator *a, vb_error *err)
 {
     json_t *json, *config;
     int rc = tokenizer_from_tekken(&json, &config, text, size, name, a, err);
@@ -239,14 +239,14 @@ int tokenizer_say_ranks(json_t **json, json_t **config, const char *dir, int32_t
                         : tokenizer_say_tekken(json, config, dir, a, err);
 }
 
-static int open_ranks(struct tokenizer **out, const char *dir, const vb_allocator *a, vb_error *err)
+static int open_ranks(struct vb_tokenizer **out, const char *dir, const vb_allocator *a, vb_error *err)
 {
     json_t *json, *config;
     int rc = tokenizer_say_ranks(&json, &config, dir, INT32_MAX, a, err);
     return parse_and_forget(rc, out, json, config, dir, a, err);
 }
 
-int tokenizer_open(struct tokenizer **out, const char *dir, const vb_allocator *a, vb_error *err)
+int tokenizer_open(struct vb_tokenizer **out, const char *dir, const vb_allocator *a, vb_error *err)
 {
     *out = NULL;
     if (gguf_is_path(dir))
@@ -274,7 +274,7 @@ done:
     return rc;
 }
 
-void tokenizer_close(struct tokenizer *t)
+void tokenizer_close(struct vb_tokenizer *t)
 {
     if (!t)
         return;
@@ -290,7 +290,7 @@ void tokenizer_close(struct tokenizer *t)
 
 /* ---- asking ---- */
 
-const char *tokenizer_piece(const struct tokenizer *t, int32_t id, size_t *size)
+const char *tokenizer_piece(const struct vb_tokenizer *t, int32_t id, size_t *size)
 {
     if (id < 0 || id >= t->size || !t->pieces[id].used)
         return NULL;
@@ -298,32 +298,32 @@ const char *tokenizer_piece(const struct tokenizer *t, int32_t id, size_t *size)
     return t->arena + t->pieces[id].at;
 }
 
-int32_t tokenizer_bos(const struct tokenizer *t)
+int32_t tokenizer_bos(const struct vb_tokenizer *t)
 {
     return t->bos;
 }
 
-int32_t tokenizer_eos(const struct tokenizer *t)
+int32_t tokenizer_eos(const struct vb_tokenizer *t)
 {
     return t->eos;
 }
 
-int tokenizer_add_bos(const struct tokenizer *t)
+int tokenizer_add_bos(const struct vb_tokenizer *t)
 {
     return t->add_bos;
 }
 
-int32_t tokenizer_size(const struct tokenizer *t)
+int32_t tokenizer_size(const struct vb_tokenizer *t)
 {
     return t->size;
 }
 
-int tokenizer_is_special(const struct tokenizer *t, int32_t id)
+int tokenizer_is_special(const struct vb_tokenizer *t, int32_t id)
 {
     return id >= 0 && id < t->size && t->pieces[id].special;
 }
 
-const vb_allocator *tokenizer_allocator(const struct tokenizer *t)
+const vb_allocator *tokenizer_allocator(const struct vb_tokenizer *t)
 {
     return &t->memory.allocator;
 }
@@ -380,7 +380,7 @@ static int encode_text(struct encoding *e, const char *text, size_t size, int pa
     return rc;
 }
 
-static int encode(const struct tokenizer *t, const char *text, size_t size, int parse_special, int words, int32_t **ids,
+static int encode(const struct vb_tokenizer *t, const char *text, size_t size, int parse_special, int words, int32_t **ids,
                   size_t *count, vb_error *err)
 {
     *ids = NULL;
@@ -419,13 +419,13 @@ static int encode(const struct tokenizer *t, const char *text, size_t size, int 
     return VB_OK;
 }
 
-int tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, int parse_special, int32_t **ids,
+int tokenizer_encode(const struct vb_tokenizer *t, const char *text, size_t size, int parse_special, int32_t **ids,
                      size_t *count, vb_error *err)
 {
     return encode(t, text, size, parse_special, 0, ids, count, err);
 }
 
-int tokenizer_words(const struct tokenizer *t, const char *text, size_t size, int32_t **sizes, size_t *count, vb_error *err)
+int tokenizer_words(const struct vb_tokenizer *t, const char *text, size_t size, int32_t **sizes, size_t *count, vb_error *err)
 {
     return encode(t, text, size, 0, 1, sizes, count, err);
 }

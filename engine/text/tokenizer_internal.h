@@ -5,7 +5,7 @@
  *   text -> added tokens (added.c) -> words (split.c) -> ids (bpe.c)
  *
  * tokenizer.c has the public functions. model.c fills the tables from JSON; gguf.c and tiktoken.c convert their formats to
- * that JSON. pattern.c translates regular expressions from Oniguruma's syntax to PCRE2's. A struct tokenizer does not
+ * that JSON. pattern.c translates regular expressions from Oniguruma's syntax to PCRE2's. A struct vb_tokenizer does not
  * change once it is open; each call of tokenizer_encode has a struct encoding of its own for data that change. */
 #ifndef VB_TOKENIZER_INTERNAL_H
 #define VB_TOKENIZER_INTERNAL_H
@@ -81,7 +81,7 @@ struct pcre_memory {
     int failed; /* 1: PCRE2 could not allocate memory while the tokenizer was opened */
 };
 
-struct tokenizer {
+struct vb_tokenizer {
     struct pcre_memory memory;
 
     char *arena;
@@ -107,7 +107,7 @@ struct tokenizer {
 
 /* Data that are needed only while a tokenizer is opened. */
 struct tokenizer_loading {
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     const char *file; /* file name for error messages */
     vb_error *err;
     json_t *root;
@@ -127,7 +127,7 @@ struct candidate { /* a pair of adjacent tokens that may be merged, unless an ea
 
 /* The working memory and the result of one call of tokenizer_encode. */
 struct encoding {
-    const struct tokenizer *t;
+    const struct vb_tokenizer *t;
     vb_error *err;
     int words; /* 1: the result is the size of each word in bytes; 0: token ids */
     int32_t *ids;
@@ -170,14 +170,14 @@ int merges_load(struct tokenizer_loading *l, const json_t *merges);
 /* Returns 1 if both tokenizers have the same merges with the same ranks. Each tokenizer has its own hash function, so
  * equal merges are at different places of the two hash tables. Therefore each merge of one table is looked up in the
  * other table. */
-int merges_same(const struct tokenizer *a, const struct tokenizer *b);
+int merges_same(const struct vb_tokenizer *a, const struct vb_tokenizer *b);
 /* Returns a hash of all merges and their ranks. It does not depend on the places in the hash table. */
-uint64_t merges_hash(const struct tokenizer *t);
+uint64_t merges_hash(const struct vb_tokenizer *t);
 int bpe_encode(struct encoding *e, const char *word, size_t size);
 
 /* ---- added.c ---- */
 int added_load(struct tokenizer_loading *l, const json_t *list);
-void added_close(struct tokenizer *t);
+void added_close(struct vb_tokenizer *t);
 
 /* An iterator that cuts a text into added tokens and the plain text between them. */
 struct added_scan {
@@ -200,7 +200,7 @@ int added_next(struct added_scan *s, const char **begin, size_t *size, int32_t *
 
 /* ---- split.c ---- */
 int split_load(struct tokenizer_loading *l, const json_t *pre_tokenizer);
-void split_close(struct tokenizer *t);
+void split_close(struct vb_tokenizer *t);
 int split_and_encode(struct encoding *e, int stage, const char *text, size_t size);
 
 /* ---- slices.c ---- */
@@ -245,10 +245,10 @@ int tokenizer_say_tekken(json_t **json, json_t **config, const char *dir, const 
 /* ---- words.c: finds out whether two tokenizers cut text into the same words ---- */
 /* Cuts a text into the words that BPE would encode, ignoring added tokens, and returns the size of each word in bytes. The
  * caller frees *sizes with vb_free and the tokenizer's allocator. */
-int tokenizer_words(const struct tokenizer *t, const char *text, size_t size, int32_t **sizes, size_t *count, vb_error *err);
+int tokenizer_words(const struct vb_tokenizer *t, const char *text, size_t size, int32_t **sizes, size_t *count, vb_error *err);
 /* Sets *same to 1 if both tokenizers cut a set of test strings into the same words. One string is common text. The
  * other strings contain most Unicode characters; each of these characters appears beside letters, digits and spaces. */
-int tokenizer_same_words(const struct tokenizer *a, const struct tokenizer *b, int *same, vb_error *err);
+int tokenizer_same_words(const struct vb_tokenizer *a, const struct vb_tokenizer *b, int *same, vb_error *err);
 
 /* ---- pattern.c ---- */
 /* Translates a regular expression of Oniguruma, `onig`, to a PCRE2 pattern that matches the same text. Returns

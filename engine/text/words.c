@@ -21,7 +21,7 @@ static const char everything[] =
     "\340\244\250\340\244\256\340\244\270\340\245\215\340\244\244\340\245\207 \360\237\232\200\360\237\217\275\342\200\215\342\231\200\357\270\217 "
     "\302\240\342\200\203\343\200\200x e\314\201 \302\275 \342\205\243 '''' \"\"\"\" ..,,--__ 's 'S 'RE n'T\n ";
 
-static int same(const struct tokenizer *a, const struct tokenizer *b, const char *text, size_t size, int *equal, vb_error *err)
+static int same(const struct vb_tokenizer *a, const struct vb_tokenizer *b, const char *text, size_t size, int *equal, vb_error *err)
 {
     int32_t *x = NULL, *y = NULL;
     size_t n = 0, m = 0;
@@ -53,7 +53,7 @@ static size_t put_among_others(char *out, uint32_t c)
     return n;
 }
 
-int tokenizer_same_words(const struct tokenizer *a, const struct tokenizer *b, int *equal, vb_error *err)
+int tokenizer_same_words(const struct vb_tokenizer *a, const struct vb_tokenizer *b, int *equal, vb_error *err)
 {
     char *text = vb_alloc(tokenizer_allocator(a), TEXT, 1);
     size_t used = 0;

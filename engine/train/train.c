@@ -61,7 +61,7 @@ static int check_part(const vb_trainer_options *o, int part, vb_error *err)
 }
 
 /* Parallel heads: those in `head`, which become *opened, or new ones. */
-static int heads_of(struct trained_heads *out, struct model **opened, const vb_trainer_options *o, const vb_model *model, vb_error *err)
+static int heads_of(struct trained_heads *out, struct vb_model **opened, const vb_trainer_options *o, const vb_model *model, vb_error *err)
 {
     int trunk_layers;
     *out = (struct trained_heads){.copied = !o->new_weights};
@@ -73,7 +73,7 @@ static int heads_of(struct trained_heads *out, struct model **opened, const vb_t
     return rc;
 }
 
-static int open_part(vb_trainer **out, const vb_model *model, vb_trainer_options *o, int part, int end, struct model **opened, vb_error *err)
+static int open_part(vb_trainer **out, const vb_model *model, vb_trainer_options *o, int part, int end, struct vb_model **opened, vb_error *err)
 {
     int stored = model->num_mtp, whole = part == TRAIN_MODEL, rc = VB_OK;
     struct trainer_eagle eagle = {.dir = o->head, .tokens = o->draft_tokens, .vocab_size = o->draft_vocab_size};
@@ -105,7 +105,7 @@ int vb_trainer_open(vb_trainer **out, const vb_model *model, const vb_trainer_op
     static const char *const ends[] = {"stored", "shared", "own", NULL};
     vb_trainer_options o = options ? *options : (vb_trainer_options){0};
     int part = word_in(parts, o.part), end = word_in(ends, o.ends);
-    struct model *opened = NULL;
+    struct vb_model *opened = NULL;
     *out = NULL;
     if (part < 0)
         return wrong_word("part", parts, o.part, err);
@@ -119,12 +119,12 @@ int vb_trainer_open(vb_trainer **out, const vb_model *model, const vb_trainer_op
 
 void vb_trainer_close(vb_trainer *t)
 {
-    struct model *heads = t ? t->opened_heads : NULL;
+    struct vb_model *heads = t ? t->opened_heads : NULL;
     trainer_close(t);
     model_close(heads);
 }
 
-typedef int step_function(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err);
+typedef int step_function(struct vb_trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err);
 
 static int step(step_function *compute, vb_trainer *t, const vb_train_sequence *sequences, size_t count, vb_train_losses *out, vb_error *err)
 {

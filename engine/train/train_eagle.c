@@ -26,7 +26,7 @@ static size_t usual_dim(const struct config *c)
 }
 
 /* A new head: the sizes of the options, the norms and angles of the target. */
-static int take_new(struct trainer *t, const struct trainer_eagle *o, vb_error *err)
+static int take_new(struct vb_trainer *t, const struct trainer_eagle *o, vb_error *err)
 {
     struct train_eagle *e = t->eagle;
     e->d = t->c->dims.d;
@@ -65,7 +65,7 @@ static void take_sizes(struct train_eagle *e, const struct eagle_head *h)
 }
 
 /* e->tokens and e->ids, from the tokens of the options or of the head */
-static int take_vocabulary(struct trainer *t, const int32_t *tokens, vb_error *err)
+static int take_vocabulary(struct vb_trainer *t, const int32_t *tokens, vb_error *err)
 {
     struct train_eagle *e = t->eagle;
     size_t V = t->c->dims.V;
@@ -86,7 +86,7 @@ static int take_vocabulary(struct trainer *t, const int32_t *tokens, vb_error *e
     return VB_OK;
 }
 
-int train_eagle_open(struct trainer *t, const struct trainer_eagle *o, vb_error *err)
+int train_eagle_open(struct vb_trainer *t, const struct trainer_eagle *o, vb_error *err)
 {
     struct train_eagle *e = t->eagle = vb_alloc(&t->allocator, 1, sizeof *e);
     int layer[3], rc;
@@ -113,7 +113,7 @@ int train_eagle_open(struct trainer *t, const struct trainer_eagle *o, vb_error 
     return take_vocabulary(t, e->head ? e->head->d2t : o->tokens, err);
 }
 
-void train_eagle_close(struct trainer *t)
+void train_eagle_close(struct vb_trainer *t)
 {
     struct train_eagle *e = t->eagle;
     if (!e)
@@ -124,7 +124,7 @@ void train_eagle_close(struct trainer *t)
     vb_free(&t->allocator, e);
 }
 
-void trainer_eagle_look(const struct trainer *t, struct trained_eagle *out)
+void trainer_eagle_look(const struct vb_trainer *t, struct trained_eagle *out)
 {
     const struct train_eagle *e = t->eagle;
     const struct config *c = t->c;
@@ -150,7 +150,7 @@ struct eagle_tensor {
 };
 
 /* The first output head of a new EAGLE-3 has the rows of the target's, and its norm that of the target. */
-static void copy_ends(struct trainer *t)
+static void copy_ends(struct vb_trainer *t)
 {
     struct train_eagle *e = t->eagle;
     float *w = (float *)(uintptr_t)e->lm_head.w.data;
@@ -159,7 +159,7 @@ static void copy_ends(struct trainer *t)
     memcpy((float *)(uintptr_t)e->norm.w.data, t->model->norm, e->d * sizeof *w);
 }
 
-int train_eagle_tensors(struct trainer *t, struct maker *b)
+int train_eagle_tensors(struct vb_trainer *t, struct maker *b)
 {
     static const struct eagle_head none;
     struct train_eagle *e = t->eagle;
@@ -203,7 +203,7 @@ int train_eagle_tensors(struct trainer *t, struct maker *b)
 
 static float *floats(struct carver *c, size_t count) { return train_carve(c, count, sizeof(float)); }
 
-static void carve_depth(struct carver *c, struct eagle_depth *x, const struct trainer *t, int k)
+static void carve_depth(struct carver *c, struct eagle_depth *x, const struct vb_trainer *t, int k)
 {
     const struct train_eagle *e = t->eagle;
     size_t S = t->room, n = S * e->d, HD = e->H * e->D, GD = e->G * e->D;
@@ -228,7 +228,7 @@ static void carve_depth(struct carver *c, struct eagle_depth *x, const struct tr
     x->dv = floats(c, S * GD);
 }
 
-void train_eagle_carve(struct carver *c, struct trainer *t)
+void train_eagle_carve(struct carver *c, struct vb_trainer *t)
 {
     struct train_eagle *e = t->eagle;
     size_t S = t->room, n = S * e->d, HD = e->H * e->D, GD = e->G * e->D, D = (size_t)t->o.depths, input = e->version == 3 ? 2 * e->d : e->d;
@@ -259,7 +259,7 @@ void train_eagle_carve(struct carver *c, struct trainer *t)
     e->seen = train_carve(c, EAGLE_QUERIES, sizeof *e->seen);
 }
 
-size_t train_eagle_scratch(const struct trainer *t)
+size_t train_eagle_scratch(const struct vb_trainer *t)
 {
     const struct train_eagle *e = t->eagle;
     int threads = t->cx.most_threads;

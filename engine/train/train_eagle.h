@@ -63,19 +63,19 @@ struct train_eagle {
 #define EAGLE_QUERIES ((size_t)64) /* rows whose lists of slots are made at once */
 
 /* Checks the head, opens the one to begin with, and sets t->eagle, t->takes and t->width. */
-int train_eagle_open(struct trainer *t, const struct trainer_eagle *o, vb_error *err);
-void train_eagle_close(struct trainer *t);
+int train_eagle_open(struct vb_trainer *t, const struct trainer_eagle *o, vb_error *err);
+void train_eagle_close(struct vb_trainer *t);
 /* Adds the trained tensors. */
-int train_eagle_tensors(struct trainer *t, struct maker *b);
-void train_eagle_carve(struct carver *c, struct trainer *t);
-size_t train_eagle_scratch(const struct trainer *t);
+int train_eagle_tensors(struct vb_trainer *t, struct maker *b);
+void train_eagle_carve(struct carver *c, struct vb_trainer *t);
+size_t train_eagle_scratch(const struct vb_trainer *t);
 
 /* ---- train_eagle_pass.c: as train_forward, train_heads and train_backward ---- */
 
-void train_eagle_forward(struct trainer *t);
-void train_eagle_losses(struct trainer *t, struct train_sums *sums, int backward);
-void train_eagle_backward(struct trainer *t, const struct train_sums *sums);
+void train_eagle_forward(struct vb_trainer *t);
+void train_eagle_losses(struct vb_trainer *t, struct train_sums *sums, int backward);
+void train_eagle_backward(struct vb_trainer *t, const struct train_sums *sums);
 /* Says which numbers are not finite, if one of them explains it: what depth 0 takes from the target, or the output of a depth. */
-void train_eagle_where(const struct trainer *t, char *where, size_t size);
+void train_eagle_where(const struct vb_trainer *t, char *where, size_t size);
 
 #endif

@@ -17,7 +17,7 @@
 
 static void clear(float *x, size_t n) { memset(x, 0, n * sizeof *x); }
 
-static void norm(struct trainer *t, float *y, size_t ldy, const float *x, const struct train_part *w, size_t S)
+static void norm(struct vb_trainer *t, float *y, size_t ldy, const float *x, const struct train_part *w, size_t S)
 {
     size_t d = t->eagle->d;
     op_rmsnorm(&t->cx, y, ldy, x, d, train_vector(w), S, d, t->eagle->eps);
@@ -25,7 +25,7 @@ static void norm(struct trainer *t, float *y, size_t ldy, const float *x, const 
 
 /* ---- rows ---- */
 
-static void set_rows(struct trainer *t, int k)
+static void set_rows(struct vb_trainer *t, int k)
 {
     struct train_eagle *e = t->eagle;
     struct eagle_depth *x = &e->depth[k];
@@ -45,7 +45,7 @@ static void set_rows(struct trainer *t, int k)
 /* ---- forward ---- */
 
 /* e->fc_input from e->features */
-static void norm_features(struct trainer *t, size_t S)
+static void norm_features(struct vb_trainer *t, size_t S)
 {
     struct train_eagle *e = t->eagle;
     for (size_t i = 0; config_feature_norm(&e->norms, i); i++) {
@@ -55,7 +55,7 @@ static void norm_features(struct trainer *t, size_t S)
 }
 
 /* x->taken: the first rows of each sequence of the target, or of the depth before */
-static void take(struct trainer *t, int k)
+static void take(struct vb_trainer *t, int k)
 {
     struct train_eagle *e = t->eagle;
     struct eagle_depth *x = &e->depth[k];
@@ -73,7 +73,7 @@ static void take(struct trainer *t, int k)
 }
 
 /* x->concat and x->x; returns the input of attention */
-static const float *begin(struct trainer *t, struct eagle_depth *x)
+static const float *begin(struct vb_trainer *t, struct eagle_depth *x)
 {
     struct train_eagle *e = t->eagle;
     size_t S = x->S, d = e->d;
@@ -115,7 +115,7 @@ static void turn_rows(void *arg, size_t first, size_t count)
 }
 
 /* The slots that row i of sequence q attends to at depth k. Returns how many. */
-static size_t slots_of(const struct trainer *t, int32_t *slots, size_t q, size_t i, int k)
+static size_t slots_of(const struct vb_trainer *t, int32_t *slots, size_t q, size_t i, int k)
 {
     const struct train_eagle *e = t->eagle;
     size_t n = 0;
@@ -126,7 +126,7 @@ static size_t slots_of(const struct trainer *t, int32_t *slots, size_t q, size_t
     return n;
 }
 
-static void attend(struct trainer *t, int k, size_t q)
+static void attend(struct vb_trainer *t, int k, size_t q)
 {
     struct train_eagle *e = t->eagle;
     struct eagle_depth *x = &e->depth[k];
@@ -142,7 +142,7 @@ static void attend(struct trainer *t, int k, size_t q)
     }
 }
 
-static void depth_forward(struct trainer *t, int k)
+static void depth_forward(struct vb_trainer *t, int k)
 {
     struct train_eagle *e = t->eagle;
     struct eagle_depth *x = &e->depth[k];
@@ -164,7 +164,7 @@ static void depth_forward(struct trainer *t, int k)
         norm(t, x->g, e->d, x->y, &e->norm, S);
 }
 
-void train_eagle_forward(struct trainer *t)
+void train_eagle_forward(struct vb_trainer *t)
 {
     for (int k = 0; k < t->o.depths; k++)
         set_rows(t, k);
@@ -172,7 +172,7 @@ void train_eagle_forward(struct trainer *t)
         depth_forward(t, k);
 }
 
-void train_eagle_where(const struct trainer *t, char *where, size_t size)
+void train_eagle_where(const struct vb_trainer *t, char *where, size_t size)
 {
     const struct train_eagle *e = t->eagle;
     if (!train_is_finite(e->version == 3 ? e->features : e->depth[0].taken, e->depth[0].S * t->width)) {
@@ -189,7 +189,7 @@ void train_eagle_where(const struct trainer *t, char *where, size_t size)
 /* ---- losses ---- */
 
 /* Sequence by sequence, because the target's rows are. */
-void train_eagle_losses(struct trainer *t, struct train_sums *sums, int backward)
+void train_eagle_losses(struct vb_trainer *t, struct train_sums *sums, int backward)
 {
     struct train_eagle *e = t->eagle;
     for (size_t q = 0; q < t->sequences; q++)
@@ -207,12 +207,12 @@ void train_eagle_losses(struct trainer *t, struct train_sums *sums, int backward
 
 /* ---- backward ---- */
 
-static void back_norm(struct trainer *t, float *dx, const float *dy, size_t ldy, const float *x, const struct train_part *w, size_t S)
+static void back_norm(struct vb_trainer *t, float *dx, const float *dy, size_t ldy, const float *x, const struct train_part *w, size_t S)
 {
     train_back_norm(t, dx, dy, ldy, x, t->eagle->d, w, S, t->eagle->eps);
 }
 
-static void back_attend(struct trainer *t, int k, size_t q)
+static void back_attend(struct vb_trainer *t, int k, size_t q)
 {
     struct train_eagle *e = t->eagle;
     const struct eagle_depth *x = &e->depth[k], *zero = &e->depth[0];
@@ -241,7 +241,7 @@ static void turn_rows_back(void *arg, size_t first, size_t count)
 }
 
 /* e->dinput, the gradient of attention's input, from e->dy, that of its output */
-static void back_attention(struct trainer *t, int k)
+static void back_attention(struct vb_trainer *t, int k)
 {
     struct train_eagle *e = t->eagle;
     struct eagle_depth *x = &e->depth[k];
@@ -259,7 +259,7 @@ static void back_attention(struct trainer *t, int k)
 }
 
 /* e->dtaken from e->dinput and e->dy; through says whether anybody reads it */
-static void back_begin_1(struct trainer *t, struct eagle_depth *x, int through)
+static void back_begin_1(struct vb_trainer *t, struct eagle_depth *x, int through)
 {
     struct train_eagle *e = t->eagle;
     size_t S = x->S, d = e->d;
@@ -276,7 +276,7 @@ static void back_begin_1(struct trainer *t, struct eagle_depth *x, int through)
 }
 
 /* The gradients of fc and of the norms before it, from e->dtaken of depth 0. The target's rows have none. */
-static void back_fc(struct trainer *t, size_t S)
+static void back_fc(struct vb_trainer *t, size_t S)
 {
     struct train_eagle *e = t->eagle;
     op_back_linear_w(&t->cx, e->fc.g, e->dtaken, e->fc_input, S, e->d, t->width);
@@ -291,7 +291,7 @@ static void back_fc(struct trainer *t, size_t S)
     }
 }
 
-static void back_begin_3(struct trainer *t, int k)
+static void back_begin_3(struct vb_trainer *t, int k)
 {
     struct train_eagle *e = t->eagle;
     struct eagle_depth *x = &e->depth[k];
@@ -311,7 +311,7 @@ static void back_begin_3(struct trainer *t, int k)
 }
 
 /* Sets e->dtaken. On entry, it is that of depth k + 1. */
-static void depth_back(struct trainer *t, int k, const struct train_sums *sums)
+static void depth_back(struct vb_trainer *t, int k, const struct train_sums *sums)
 {
     struct train_eagle *e = t->eagle;
     struct eagle_depth *x = &e->depth[k], *next = &e->depth[k + 1];
@@ -338,7 +338,7 @@ static void depth_back(struct trainer *t, int k, const struct train_sums *sums)
         back_begin_1(t, x, k && !t->loss.detached);
 }
 
-void train_eagle_backward(struct trainer *t, const struct train_sums *sums)
+void train_eagle_backward(struct vb_trainer *t, const struct train_sums *sums)
 {
     struct train_eagle *e = t->eagle;
     for (int k = 0; k < t->o.depths; k++) {

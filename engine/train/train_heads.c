@@ -28,9 +28,9 @@ static void decode_rows(void *arg, size_t first, size_t count)
         decode_weights(p->out + i * p->w->cols, p->w, p->first + i, 0, p->w->cols);
 }
 
-/* dh [S, d] += dz [S, V] W, as op_back_linear_x computes it. The rows of a quantised W are decoded, some at a time: the sums over them
+/* dh [S, d] += dz [S, V] W, as op_back_linear_x computes it. The rows of a quantized W are decoded, some at a time: the sums over them
  * are continued. */
-static void back_frozen(struct trainer *t, float *dh, const float *dz, const struct weight_view *w, size_t S)
+static void back_frozen(struct vb_trainer *t, float *dh, const float *dz, const struct weight_view *w, size_t S)
 {
     float *decoded = t->shared.decoded, *some = t->shared.some;
     for (size_t v = 0, n; v < w->rows; v += n) {
@@ -43,7 +43,7 @@ static void back_frozen(struct trainer *t, float *dh, const float *dz, const str
 }
 
 /* t->shared.target_z = the logits of n rows of the target, from row `first` on */
-static void target_logits(struct trainer *t, size_t first, size_t n)
+static void target_logits(struct vb_trainer *t, size_t first, size_t n)
 {
     op_linear(&t->cx, t->shared.target_z, t->final + first * t->c->dims.d, &t->head.w, n);
 }
@@ -67,7 +67,7 @@ static int32_t id_of_best(const struct train_predicted *x, const float *z, size_
 
 /* From tokens to ids of a draft vocabulary. If rows learn from the target, the label is the target's best token instead of the text's, and the target's
  * logits z [n, V] become those of the vocabulary alone; else z is NULL. A row whose label is outside of the vocabulary has no loss. */
-static void narrow(const struct trainer *t, const struct train_predicted *x, float *z, int32_t *labels, size_t n)
+static void narrow(const struct vb_trainer *t, const struct train_predicted *x, float *z, int32_t *labels, size_t n)
 {
     size_t V = t->c->dims.V, count = x->head->w.rows;
     for (size_t s = 0; s < n; s++) {
@@ -82,7 +82,7 @@ static void narrow(const struct trainer *t, const struct train_predicted *x, flo
 }
 
 /* The losses of n rows from row s on, whose logits are z; z becomes their gradient. soft: they learn from the target's logits */
-static void row_losses(struct trainer *t, const struct train_predicted *x, float *z, size_t s, size_t n, int soft)
+static void row_losses(struct vb_trainer *t, const struct train_predicted *x, float *z, size_t s, size_t n, int soft)
 {
     const struct loss_terms *l = &t->loss.terms;
     struct soft_terms terms = {(float)l->data, (float)l->soft, (float)l->top, (size_t)l->top_tokens};
@@ -98,7 +98,7 @@ static void row_losses(struct trainer *t, const struct train_predicted *x, float
     }
 }
 
-void train_predict(struct trainer *t, const struct train_predicted *x, int soft)
+void train_predict(struct vb_trainer *t, const struct train_predicted *x, int soft)
 {
     size_t d = x->head->w.cols, S = x->S;
     float *z = t->shared.z;
@@ -109,7 +109,7 @@ void train_predict(struct trainer *t, const struct train_predicted *x, int soft)
         if (!x->dh)
             continue;
         memset(x->dh + s * d, 0, n * d * sizeof *x->dh);
-        if (weight_is_quantised(x->head->w.type))
+        if (weight_is_quantized(x->head->w.type))
             back_frozen(t, x->dh + s * d, z, &x->head->w, n);
         else
             op_back_linear_x(&t->cx, x->dh + s * d, z, &x->head->w, n);
@@ -119,7 +119,7 @@ void train_predict(struct trainer *t, const struct train_predicted *x, int soft)
 }
 
 /* The rows of the sequences [from, to) of the target (k = -1), or of depth k. */
-static void predict_sequences(struct trainer *t, int k, size_t from, size_t to, struct train_sums *sums, int backward)
+static void predict_sequences(struct vb_trainer *t, int k, size_t from, size_t to, struct train_sums *sums, int backward)
 {
     struct train_depth *x = k < 0 ? NULL : &t->depth[k];
     const struct train_rows *rows = x ? &x->rows : &t->rows;
@@ -133,7 +133,7 @@ static void predict_sequences(struct trainer *t, int k, size_t from, size_t to, 
     sums->main = main.data;
 }
 
-void train_features(struct trainer *t, int k, const size_t *first, const int32_t *labels, const float *handed, float *dhanded, double *sum, float weight)
+void train_features(struct vb_trainer *t, int k, const size_t *first, const int32_t *labels, const float *handed, float *dhanded, double *sum, float weight)
 {
     size_t d = t->c->dims.d;
     for (size_t q = 0; q < t->sequences && t->loss.terms.features != 0; q++) {
@@ -145,7 +145,7 @@ void train_features(struct trainer *t, int k, const size_t *first, const int32_t
 }
 
 /* Rows that learn from the target are computed sequence by sequence, because the target's rows for them are. */
-void train_heads(struct trainer *t, struct train_sums *sums, int backward)
+void train_heads(struct vb_trainer *t, struct train_sums *sums, int backward)
 {
     int alone = train_is_soft(t);
     for (int k = 0; k < t->used; k++)

@@ -101,18 +101,18 @@ struct train_shared {
     float *embedding;          /* [S, d] */
     float *dx, *dtaken;        /* [S, d] */
     float *z, *target_z;       /* [head_rows, V]; target_z only if rows learn from the target */
-    float *decoded;            /* [DECODED_ROWS, d]: rows of a quantised head */
+    float *decoded;            /* [DECODED_ROWS, d]: rows of a quantized head */
     float *some;               /* [head_rows, DECODED_ROWS]: columns of dz */
     size_t head_rows;
 };
 #define DECODED_ROWS ((size_t)256)
 
-struct trainer {
-    const struct model *model;
+struct vb_trainer {
+    const struct vb_model *model;
     const struct config *c;
     struct trainer_options o;
     struct trained_heads heads; /* a copy; t->o.heads points to it, or is NULL */
-    struct model *opened_heads; /* those that vb_trainer_open has opened, and vb_trainer_close closes; else NULL */
+    struct vb_model *opened_heads; /* those that vb_trainer_open has opened, and vb_trainer_close closes; else NULL */
     struct loss loss;
     vb_allocator allocator;
     struct op_ctx cx;
@@ -154,16 +154,16 @@ struct trainer {
 };
 
 /* Wakes the trainer's threads, before it computes. */
-void train_threads(struct trainer *t);
+void train_threads(struct vb_trainer *t);
 
 /* Makes the trainer's weights. What was made is freed by train_free_tensors, also after an error. */
-int train_make_tensors(struct trainer *t, vb_error *err);
-void train_free_tensors(struct trainer *t);
+int train_make_tensors(struct vb_trainer *t, vb_error *err);
+void train_free_tensors(struct vb_trainer *t);
 
 /* What train_make_tensors fills in as it goes on. */
 struct maker {
-    struct trainer *t;
-    const struct model *m;
+    struct vb_trainer *t;
+    const struct vb_model *m;
     char prefix[64]; /* of the names of a layer */
     int is_new;      /* nonzero: this layer is new */
     int copied;      /* nonzero: this layer is new, and begins as a copy of the one that is named */
@@ -189,23 +189,23 @@ struct carver {
 void *train_carve(struct carver *c, size_t count, size_t size);
 
 /* Makes room for micro-batches of up to so many tokens and sequences. */
-int train_reserve(struct trainer *t, size_t tokens, size_t longest, size_t sequences, vb_error *err);
+int train_reserve(struct vb_trainer *t, size_t tokens, size_t longest, size_t sequences, vb_error *err);
 
 /* ---- train_layer.c ---- */
 
 /* If depths are aligned: sets *e from what the forward pass of a depth has kept, and clears its gradients. Later depths continue them. */
-void train_layer_expand(struct trainer *t, const struct train_layer *l, const struct train_rows *rows, const struct kept_values *k, struct expanded_rows *e);
+void train_layer_expand(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows, const struct kept_values *k, struct expanded_rows *e);
 /* Computes y [S, d], the output of a layer, from k->x, and sets the other values of *k. */
-void train_layer_forward(struct trainer *t, const struct train_layer *l, const struct train_rows *rows, struct kept_values *k, float *y);
+void train_layer_forward(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows, struct kept_values *k, float *y);
 /* Computes out [S, d], and keeps gate and up [S, i]. It has the bits of op_mlp. product: scratch [S, i] */
-void train_mlp_forward(struct trainer *t, float *out, float *gate, float *up, float *product, const float *x, const struct train_mlp *w, size_t S);
+void train_mlp_forward(struct vb_trainer *t, float *out, float *gate, float *up, float *product, const float *x, const struct train_mlp *w, size_t S);
 /* Adds the experts that the rows chose to l->load. */
 void train_layer_count(struct train_layer *l, const struct kept_values *k, size_t chosen, size_t S);
 /* dx [S, d]: the gradient of the layer's output becomes that of its input. k->gate and k->up are overwritten. */
-void train_layer_back(struct trainer *t, const struct train_layer *l, const struct train_rows *rows, const struct kept_values *k, float *dx);
+void train_layer_back(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows, const struct kept_values *k, float *dx);
 /* A linear layer and a norm of the trainer: dx is continued, and so is the gradient of the weights if they have one. */
-void train_back_linear(struct trainer *t, float *dx, const float *dy, const float *x, const struct train_part *w, size_t S);
-void train_back_norm(struct trainer *t, float *dx, const float *dy, size_t ldy, const float *x, size_t ldx, const struct train_part *w, size_t S, double eps);
+void train_back_linear(struct vb_trainer *t, float *dx, const float *dy, const float *x, const struct train_part *w, size_t S);
+void train_back_norm(struct vb_trainer *t, float *dx, const float *dy, size_t ldy, const float *x, size_t ldx, const struct train_part *w, size_t S, double eps);
 
 /* ---- train_heads.c ---- */
 
@@ -230,51 +230,51 @@ struct train_predicted {
     int64_t *outside;    /* counts labels outside of it; NULL without one */
 };
 /* Adds the losses of the rows to *sums, and to the gradient of the head. soft: they learn from the target's logits */
-void train_predict(struct trainer *t, const struct train_predicted *x, int soft);
+void train_predict(struct vb_trainer *t, const struct train_predicted *x, int soft);
 /* Adds the losses of a micro-batch to *sums. If `backward` is nonzero, also sets t->dhidden and depth[k].dg, and adds to the gradients of
  * the output heads. */
-void train_heads(struct trainer *t, struct train_sums *sums, int backward);
+void train_heads(struct vb_trainer *t, struct train_sums *sums, int backward);
 /* Whether depth k is the k-th draft of module 0 after a row (CHAIN_ALIGNED). */
-static inline int train_is_aligned(const struct trainer *t) { return !t->eagle && t->loss.chain == CHAIN_ALIGNED; }
+static inline int train_is_aligned(const struct vb_trainer *t) { return !t->eagle && t->loss.chain == CHAIN_ALIGNED; }
 /* Whether rows of depths learn from the logits of the target. */
-static inline int train_is_soft(const struct trainer *t) { return t->loss.terms.soft != 0 || t->loss.terms.top != 0; }
+static inline int train_is_soft(const struct vb_trainer *t) { return t->loss.terms.soft != 0 || t->loss.terms.top != 0; }
 /* Whether they learn from its logits or its hidden states. */
-static inline int train_learns_from_target(const struct trainer *t) { return train_is_soft(t) || t->loss.terms.features != 0; }
+static inline int train_learns_from_target(const struct vb_trainer *t) { return train_is_soft(t) || t->loss.terms.features != 0; }
 /* Adds the distances of what depth k hands on from the target's hidden states to *sum, and their gradients to dhanded [S, d] (NULL: not). first and
  * labels are those of its rows. */
-void train_features(struct trainer *t, int k, const size_t *first, const int32_t *labels, const float *handed, float *dhanded, double *sum, float weight);
+void train_features(struct vb_trainer *t, int k, const size_t *first, const int32_t *labels, const float *handed, float *dhanded, double *sum, float weight);
 
 /* ---- train_pass.c ---- */
 
 /* Whether the row that predicts token i has a loss. */
 static inline int train_is_label(const struct training_sequence *s, size_t i) { return !s->loss_mask || s->loss_mask[i]; }
 /* Sets the rows of the target (k = -1) or of depth k, for t->batch. */
-void train_set_rows(struct trainer *t, struct train_rows *rows, int k);
+void train_set_rows(struct vb_trainer *t, struct train_rows *rows, int k);
 /* The hidden states that depth k hands on to depth k + 1; k = -1: the target's. */
-const float *train_handed(const struct trainer *t, int k);
+const float *train_handed(const struct vb_trainer *t, int k);
 /* Computes all hidden states of a micro-batch, from t->rows and the rows of the depths. */
-void train_forward(struct trainer *t);
+void train_forward(struct vb_trainer *t);
 /* From the gradients that the losses gave (t->dhidden, depth[k].dg) to those of all weights. */
-void train_backward(struct trainer *t, const struct train_sums *sums);
+void train_backward(struct vb_trainer *t, const struct train_sums *sums);
 
 /* ---- train_parallel.c ---- */
 
 /* Whether options.part and options.heads agree, and the heads fit the model. */
-int train_check_heads(const struct model *m, const struct trainer_options *o, vb_error *err);
+int train_check_heads(const struct vb_model *m, const struct trainer_options *o, vb_error *err);
 
 /* Computes the values of parallel head k. */
-void train_parallel_forward(struct trainer *t, int k);
+void train_parallel_forward(struct vb_trainer *t, int k);
 /* From depth[k].dg to the gradients of the head's weights, and to t->dtrunk, which is continued. */
-void train_parallel_back(struct trainer *t, int k);
+void train_parallel_back(struct vb_trainer *t, int k);
 
 /* ---- train_target.c ---- */
 
 /* Computes t->hidden, and t->final where it is wanted: the rows of the frozen model. */
-int train_target(struct trainer *t, vb_error *err);
+int train_target(struct vb_trainer *t, vb_error *err);
 /* How many rows at the end of a sequence are not read, and so not computed. */
-size_t train_unread(const struct trainer *t);
+size_t train_unread(const struct vb_trainer *t);
 /* Whether the rows that the part takes are after model.norm. */
-int train_takes_final(const struct trainer *t);
-void train_target_close(struct trainer *t);
+int train_takes_final(const struct vb_trainer *t);
+void train_target_close(struct vb_trainer *t);
 
 #endif

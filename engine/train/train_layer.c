@@ -19,17 +19,17 @@
 
 static void clear(float *x, size_t n) { memset(x, 0, n * sizeof *x); }
 
-static void norm(struct trainer *t, float *y, const float *x, const struct train_part *w, size_t S, float eps)
+static void norm(struct vb_trainer *t, float *y, const float *x, const struct train_part *w, size_t S, float eps)
 {
     op_rmsnorm(&t->cx, y, w->w.cols, x, w->w.cols, train_vector(w), S, w->w.cols, eps);
 }
 
-void train_back_norm(struct trainer *t, float *dx, const float *dy, size_t ldy, const float *x, size_t ldx, const struct train_part *w, size_t S, double eps)
+void train_back_norm(struct vb_trainer *t, float *dx, const float *dy, size_t ldy, const float *x, size_t ldx, const struct train_part *w, size_t S, double eps)
 {
     op_back_rmsnorm(&t->cx, dx, w->g, dy, ldy, x, ldx, train_vector(w), S, w->w.cols, (float)eps);
 }
 
-void train_back_linear(struct trainer *t, float *dx, const float *dy, const float *x, const struct train_part *w, size_t S)
+void train_back_linear(struct vb_trainer *t, float *dx, const float *dy, const float *x, const struct train_part *w, size_t S)
 {
     op_back_linear_x(&t->cx, dx, dy, &w->w, S);
     if (w->g)
@@ -39,7 +39,7 @@ void train_back_linear(struct trainer *t, float *dx, const float *dy, const floa
 /* ---- attention ---- */
 
 struct rotation {
-    const struct trainer *t;
+    const struct vb_trainer *t;
     const struct train_rows *rows;
     float *q, *k; /* [S, H(n+r)]; forward: [S, c+r], backward: [S, r] */
     struct cache_rows cache;
@@ -67,14 +67,14 @@ static void rotate_rows_back(void *arg, size_t first, size_t count)
     }
 }
 
-static struct rotation rotation_of(const struct trainer *t, const struct train_rows *rows, float *q, float *k)
+static struct rotation rotation_of(const struct vb_trainer *t, const struct train_rows *rows, float *q, float *k)
 {
     const struct dims *s = &t->c->dims;
     return (struct rotation){t, rows, q, k, {.heads = s->H, .ldq = s->H * (s->n + s->r), .nope = s->n, .rope = &t->rope, .layout = layout_of(s)}};
 }
 
 /* The latents of all rows are written to the cache first, in the order of the rows, since each row attends to earlier ones. */
-static void attention(struct trainer *t, const struct train_layer *l, const struct train_rows *rows, struct kept_values *k, float *out, const float *x)
+static void attention(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows, struct kept_values *k, float *out, const float *x)
 {
     const struct dims *s = &t->c->dims;
     size_t S = rows->S;
@@ -112,13 +112,13 @@ static void split_rows(void *arg, size_t first, size_t count)
 }
 
 /* From kv_n to t->shared.latent and e->k_rope */
-static void split(struct trainer *t, const struct kept_values *k, struct expanded_rows *e, size_t S)
+static void split(struct vb_trainer *t, const struct kept_values *k, struct expanded_rows *e, size_t S)
 {
     struct splitting splitting = {&t->c->dims, t->shared.latent, e->k_rope, k->kv_n};
     op_each_row(&t->cx, S, (double)(t->c->dims.c + t->c->dims.r), split_rows, &splitting);
 }
 
-void train_layer_expand(struct trainer *t, const struct train_layer *l, const struct train_rows *rows, const struct kept_values *k, struct expanded_rows *e)
+void train_layer_expand(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows, const struct kept_values *k, struct expanded_rows *e)
 {
     const struct dims *s = &t->c->dims;
     split(t, k, e, rows->S);
@@ -136,7 +136,7 @@ static struct back_chain rows_from(const struct dims *s, const struct expanded_r
 
 /* From dheads to dq, dkv and dk_rope. Aligned depths have other rows of a sequence than depth 0, and so other places: they are computed sequence by
  * sequence. */
-static void back_heads(struct trainer *t, const struct train_rows *rows, const struct kept_values *k, const struct expanded_rows *e)
+static void back_heads(struct vb_trainer *t, const struct train_rows *rows, const struct kept_values *k, const struct expanded_rows *e)
 {
     const struct dims *s = &t->c->dims;
     const struct train_shared *x = &t->shared;
@@ -168,7 +168,7 @@ static void back_heads(struct trainer *t, const struct train_rows *rows, const s
 }
 
 /* Adds to dx the gradient of attention's input x; dy is that of its output. */
-static void back_attention(struct trainer *t, const struct train_layer *l, const struct train_rows *rows, const struct kept_values *k, float *dx,
+static void back_attention(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows, const struct kept_values *k, float *dx,
                            const float *dy, const float *x)
 {
     const struct dims *s = &t->c->dims;
@@ -222,7 +222,7 @@ static void activate_rows(void *arg, size_t first, size_t count)
     p->cx->k->silu_mul(p->y + first * p->i, p->gate + first * p->i, p->up + first * p->i, count * p->i);
 }
 
-void train_mlp_forward(struct trainer *t, float *out, float *gate, float *up, float *product, const float *x, const struct train_mlp *w, size_t S)
+void train_mlp_forward(struct vb_trainer *t, float *out, float *gate, float *up, float *product, const float *x, const struct train_mlp *w, size_t S)
 {
     struct train_activation activation = {&t->cx, product, gate, up, w->gate.w.rows};
     op_linears(&t->cx, (struct linear[]){{gate, &w->gate.w, 0}, {up, &w->up.w, 0}}, 2, x, S);
@@ -230,22 +230,22 @@ void train_mlp_forward(struct trainer *t, float *out, float *gate, float *up, fl
     op_linear(&t->cx, out, product, &w->down.w, S);
 }
 
-static void dense(struct trainer *t, const struct train_mlp *w, struct kept_values *k, float *out, const float *x, size_t S)
+static void dense(struct vb_trainer *t, const struct train_mlp *w, struct kept_values *k, float *out, const float *x, size_t S)
 {
     train_mlp_forward(t, out, k->gate, k->up, t->shared.product, x, w, S);
 }
 
-static struct router router_of(const struct trainer *t, const struct train_layer *l)
+static struct router router_of(const struct vb_trainer *t, const struct train_layer *l)
 {
     return forward_router(t->c, &(struct moe){.e_score_correction_bias = l->bias});
 }
 
-static struct moe_weights experts_of(const struct trainer *t, const struct train_layer *l)
+static struct moe_weights experts_of(const struct vb_trainer *t, const struct train_layer *l)
 {
     return (struct moe_weights){t->c->dims.E, t->c->dims.chosen, t->c->dims.expert, weights_of_expert, l, NULL};
 }
 
-static void experts(struct trainer *t, const struct train_layer *l, struct kept_values *k, float *out, const float *x, size_t S)
+static void experts(struct vb_trainer *t, const struct train_layer *l, struct kept_values *k, float *out, const float *x, size_t S)
 {
     struct router router = router_of(t, l);
     struct moe_weights experts = experts_of(t, l);
@@ -258,7 +258,7 @@ static void experts(struct trainer *t, const struct train_layer *l, struct kept_
     }
 }
 
-static void back_experts(struct trainer *t, const struct train_layer *l, const struct kept_values *k, float *dx, const float *dy, const float *x, size_t S)
+static void back_experts(struct vb_trainer *t, const struct train_layer *l, const struct kept_values *k, float *dx, const float *dy, const float *x, size_t S)
 {
     struct router router = router_of(t, l);
     struct moe_weights experts = experts_of(t, l);
@@ -272,7 +272,7 @@ static void back_experts(struct trainer *t, const struct train_layer *l, const s
 
 /* ---- the layer ---- */
 
-void train_layer_forward(struct trainer *t, const struct train_layer *l, const struct train_rows *rows, struct kept_values *k, float *y)
+void train_layer_forward(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows, struct kept_values *k, float *y)
 {
     size_t S = rows->S, n = S * t->c->dims.d;
     float eps = (float)t->c->rms_norm_eps, *normed = t->shared.normed, *delta = t->shared.delta;
@@ -295,7 +295,7 @@ void train_layer_count(struct train_layer *l, const struct kept_values *k, size_
         l->load[k->experts[i]]++;
 }
 
-void train_layer_back(struct trainer *t, const struct train_layer *l, const struct train_rows *rows, const struct kept_values *k, float *dx)
+void train_layer_back(struct vb_trainer *t, const struct train_layer *l, const struct train_rows *rows, const struct kept_values *k, float *dx)
 {
     size_t S = rows->S, d = t->c->dims.d;
     float eps = (float)t->c->rms_norm_eps, *normed = t->shared.normed, *dnormed = t->shared.dnormed;

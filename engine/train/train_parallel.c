@@ -32,7 +32,7 @@ static int same_rope(const struct config *a, const struct config *b)
 }
 
 /* The trainer computes the heads with the sizes and constants of the model's layers. */
-static int check_kind(const struct model *m, const struct model *heads, vb_error *err)
+static int check_kind(const struct vb_model *m, const struct vb_model *heads, vb_error *err)
 {
     const char *key, *dir = checkpoint_dir(heads->checkpoint), *other = checkpoint_dir(m->checkpoint);
     char ours[32], theirs[32];
@@ -48,9 +48,9 @@ static int check_kind(const struct model *m, const struct model *heads, vb_error
     return VB_OK;
 }
 
-int train_check_heads(const struct model *m, const struct trainer_options *o, vb_error *err)
+int train_check_heads(const struct vb_model *m, const struct trainer_options *o, vb_error *err)
 {
-    const struct model *stored = o->heads ? o->heads->stored : NULL;
+    const struct vb_model *stored = o->heads ? o->heads->stored : NULL;
     const struct loss *l = o->loss;
     if (!o->heads != (o->part != TRAIN_HEADS) && o->part != TRAIN_MODEL)
         return vb_fail(err, VB_BAD_ARGUMENT, "parallel heads are %s", o->heads ? "given, and modules are trained" : "to be trained, and none are given");
@@ -72,7 +72,7 @@ int train_check_heads(const struct model *m, const struct trainer_options *o, vb
 /* ---- forward and backward ---- */
 
 /* z [S, d], and the distance of its rows */
-static const float *trunk(const struct trainer *t, size_t *stride)
+static const float *trunk(const struct vb_trainer *t, size_t *stride)
 {
     size_t d = t->c->dims.d;
     *stride = t->layers ? d : t->width;
@@ -81,7 +81,7 @@ static const float *trunk(const struct trainer *t, size_t *stride)
     return t->hidden + (t->heads.after_last ? d : 0);
 }
 
-void train_parallel_forward(struct trainer *t, int k)
+void train_parallel_forward(struct vb_trainer *t, int k)
 {
     struct train_depth *x = &t->depth[k];
     const struct train_module *w = &t->mtp[k];
@@ -94,7 +94,7 @@ void train_parallel_forward(struct trainer *t, int k)
     op_rmsnorm(&t->cx, x->g, d, x->y, d, train_vector(&w->norm), x->rows.S, d, (float)t->c->rms_norm_eps);
 }
 
-void train_parallel_back(struct trainer *t, int k)
+void train_parallel_back(struct vb_trainer *t, int k)
 {
     struct train_depth *x = &t->depth[k];
     struct train_module *w = &t->mtp[k];

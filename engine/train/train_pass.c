@@ -11,14 +11,14 @@
 #include "ops/rmsnorm.h"
 
 /* How far RoPE's position of row i of depth k is from i. */
-static size_t shift_of(const struct trainer *t, int k)
+static size_t shift_of(const struct vb_trainer *t, int k)
 {
     int by_token = t->c->conventions.value[DRAFT_POSITION] && !t->o.heads;
     return k < 0 ? 0 : train_is_aligned(t) ? (size_t)(k + by_token) : by_token ? (size_t)(k + 1) : 0;
 }
 
 /* Row s of an aligned depth is row i of sequence q: it attends to the rows 0..i of depth 0, and to row i of the depths 1..k. */
-static void align(const struct trainer *t, struct train_rows *rows, size_t s, size_t q, size_t i)
+static void align(const struct vb_trainer *t, struct train_rows *rows, size_t s, size_t q, size_t i)
 {
     rows->places[s].slot = (int32_t)(rows->depth * t->room + s);
     rows->seen[s].slots = t->shared.slots + t->depth[0].rows.first[q];
@@ -26,7 +26,7 @@ static void align(const struct trainer *t, struct train_rows *rows, size_t s, si
         rows->tail_slots[s * rows->depth + m - 1] = (int32_t)(m * t->room + t->depth[m].rows.first[q] + i);
 }
 
-void train_set_rows(struct trainer *t, struct train_rows *rows, int k)
+void train_set_rows(struct vb_trainer *t, struct train_rows *rows, int k)
 {
     size_t r = t->c->dims.r, ahead = (size_t)(k + 1), shift = shift_of(t, k), s = 0;
     for (size_t q = 0; q < t->sequences; q++) {
@@ -50,11 +50,11 @@ struct taking {
     const struct train_rows *from, *to;
 };
 
-static struct taking taking_of(const struct trainer *t, int k) { return (struct taking){k ? &t->depth[k - 1].rows : &t->rows, &t->depth[k].rows}; }
+static struct taking taking_of(const struct vb_trainer *t, int k) { return (struct taking){k ? &t->depth[k - 1].rows : &t->rows, &t->depth[k].rows}; }
 
 /* ---- forward ---- */
 
-const float *train_handed(const struct trainer *t, int k)
+const float *train_handed(const struct vb_trainer *t, int k)
 {
     if (k < 0)
         return t->layers && t->c->conventions.value[MAIN_HIDDEN] ? t->last : t->hidden;
@@ -62,7 +62,7 @@ const float *train_handed(const struct trainer *t, int k)
 }
 
 /* t->shared.embedding and t->shared.concat, the inputs of enorm and of eh_proj */
-static void combine(struct trainer *t, const struct train_depth *x, const struct train_module *w)
+static void combine(struct vb_trainer *t, const struct train_depth *x, const struct train_module *w)
 {
     size_t S = x->rows.S, d = t->c->dims.d;
     float eps = (float)t->c->rms_norm_eps, *embedding = t->shared.embedding, *concat = t->shared.concat;
@@ -72,7 +72,7 @@ static void combine(struct trainer *t, const struct train_depth *x, const struct
     op_rmsnorm(&t->cx, concat + (swapped ? 0 : d), 2 * d, x->taken, d, train_vector(&w->hnorm), S, d, eps);
 }
 
-static void depth_forward(struct trainer *t, int k)
+static void depth_forward(struct vb_trainer *t, int k)
 {
     struct train_depth *x = &t->depth[k];
     const struct train_module *w = &t->mtp[k % t->used];
@@ -86,7 +86,7 @@ static void depth_forward(struct trainer *t, int k)
     op_rmsnorm(&t->cx, x->g, d, x->y, d, train_vector(&w->norm), x->rows.S, d, (float)t->c->rms_norm_eps);
 }
 
-void train_forward(struct trainer *t)
+void train_forward(struct vb_trainer *t)
 {
     size_t d = t->c->dims.d, layers = t->c->dims.layers;
     if (t->layers) {
@@ -102,7 +102,7 @@ void train_forward(struct trainer *t)
 /* ---- backward ---- */
 
 /* Adds dtaken, the gradient of what depth k takes, to dx, that of the rows that it takes them from. */
-static void give_back(struct trainer *t, float *dx, int k)
+static void give_back(struct vb_trainer *t, float *dx, int k)
 {
     struct taking taking = taking_of(t, k);
     size_t d = t->c->dims.d;
@@ -111,7 +111,7 @@ static void give_back(struct trainer *t, float *dx, int k)
 }
 
 /* Sets dtaken. On entry, it is that of depth k + 1. */
-static void depth_back(struct trainer *t, int k, const struct train_sums *sums)
+static void depth_back(struct vb_trainer *t, int k, const struct train_sums *sums)
 {
     struct train_depth *x = &t->depth[k];
     struct train_module *w = &t->mtp[k % t->used];
@@ -137,7 +137,7 @@ static void depth_back(struct trainer *t, int k, const struct train_sums *sums)
     train_back_norm(t, x->dembed, y->dconcat + (swapped ? d : 0), 2 * d, y->embedding, d, &w->enorm, S, eps);
 }
 
-static void embed_back(struct trainer *t, float *g, const struct train_rows *rows, const float *dx, size_t from, size_t to)
+static void embed_back(struct vb_trainer *t, float *g, const struct train_rows *rows, const float *dx, size_t from, size_t to)
 {
     size_t first = rows->first[from], d = t->c->dims.d;
     if (g)
@@ -145,7 +145,7 @@ static void embed_back(struct trainer *t, float *g, const struct train_rows *row
 }
 
 /* As the output heads: an embedding with several uses takes their rows sequence by sequence. */
-static void embeddings_back(struct trainer *t)
+static void embeddings_back(struct vb_trainer *t)
 {
     int shared = 0;
     float *main = t->tied ? t->tied : t->embed.g;
@@ -160,7 +160,7 @@ static void embeddings_back(struct trainer *t)
     }
 }
 
-void train_backward(struct trainer *t, const struct train_sums *sums)
+void train_backward(struct vb_trainer *t, const struct train_sums *sums)
 {
     size_t d = t->c->dims.d, S = t->rows.S;
     if (t->layers && t->o.heads)

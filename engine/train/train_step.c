@@ -10,9 +10,9 @@
 #include "simd/fpenv.h"
 
 /* Fewer tokens than these have no row: the target's loss wants two tokens, that of depth 0 three. */
-static size_t fewest(const struct trainer *t) { return t->layers ? 2 : 3; }
+static size_t fewest(const struct vb_trainer *t) { return t->layers ? 2 : 3; }
 
-static int check_sequences(const struct trainer *t, const struct training_sequence *sequences, size_t count, vb_error *err)
+static int check_sequences(const struct vb_trainer *t, const struct training_sequence *sequences, size_t count, vb_error *err)
 {
     size_t width;
     int final;
@@ -33,7 +33,7 @@ static int check_sequences(const struct trainer *t, const struct training_sequen
     return VB_OK;
 }
 
-static void count_rows(const struct trainer *t, struct training_losses *losses, const struct training_sequence *sequences, size_t count)
+static void count_rows(const struct vb_trainer *t, struct training_losses *losses, const struct training_sequence *sequences, size_t count)
 {
     for (size_t q = 0; q < count; q++)
         for (size_t i = 1; i < sequences[q].count; i++) {
@@ -45,11 +45,11 @@ static void count_rows(const struct trainer *t, struct training_losses *losses, 
 }
 
 /* Whether depths take turns with the gradients of a module or, if parallel heads are trained with the model, of model.norm. */
-static int takes_turns(const struct trainer *t) { return t->o.heads ? t->layers != NULL : t->o.depths > (t->eagle ? 1 : t->used); }
+static int takes_turns(const struct vb_trainer *t) { return t->o.heads ? t->layers != NULL : t->o.depths > (t->eagle ? 1 : t->used); }
 
 /* Returns how many sequences from number `first` on are computed together, and sets *tokens to the number of their tokens. If depths take turns,
  * each sequence is computed alone, so that the order of the sums does not depend on the cut. */
-static size_t cut(const struct trainer *t, const struct training_sequence *sequences, size_t first, size_t count, size_t *tokens)
+static size_t cut(const struct vb_trainer *t, const struct training_sequence *sequences, size_t first, size_t count, size_t *tokens)
 {
     size_t n = first;
     *tokens = 0;
@@ -58,7 +58,7 @@ static size_t cut(const struct trainer *t, const struct training_sequence *seque
     return n - first;
 }
 
-static int reserve(struct trainer *t, const struct training_sequence *sequences, size_t count, vb_error *err)
+static int reserve(struct vb_trainer *t, const struct training_sequence *sequences, size_t count, vb_error *err)
 {
     size_t room = 0, longest = 0, most = 0, tokens, n;
     for (size_t q = 0; q < count; q++)
@@ -84,7 +84,7 @@ int train_is_finite(const float *x, size_t n)
 }
 
 /* Returns the number of the first layer whose output is not finite, or -1. MTP depth k counts as layer num_hidden_layers + k. */
-static int bad_layer(const struct trainer *t)
+static int bad_layer(const struct vb_trainer *t)
 {
     size_t layers = t->layers ? t->c->dims.layers : 0, d = t->c->dims.d;
     for (size_t l = 0; l < layers; l++)
@@ -97,13 +97,13 @@ static int bad_layer(const struct trainer *t)
 }
 
 /* Whether what depth 0 takes from the frozen model has an infinity or a NaN. */
-static int took_bad_rows(const struct trainer *t)
+static int took_bad_rows(const struct vb_trainer *t)
 {
     const struct train_depth *x = &t->depth[0];
     return !t->layers && !train_is_finite(t->o.heads ? x->kept.x : x->taken, x->rows.S * t->c->dims.d);
 }
 
-static void find_bad_layer(const struct trainer *t, char *where, size_t size)
+static void find_bad_layer(const struct vb_trainer *t, char *where, size_t size)
 {
     int layer = bad_layer(t), L = t->c->num_hidden_layers;
     if (took_bad_rows(t))
@@ -113,7 +113,7 @@ static void find_bad_layer(const struct trainer *t, char *where, size_t size)
                  layer >= L && t->o.heads ? layer - L : layer);
 }
 
-static int not_finite(const struct trainer *t, vb_error *err)
+static int not_finite(const struct vb_trainer *t, vb_error *err)
 {
     char where[96] = "no layer's output is infinite or NaN, but logits are";
     (t->eagle ? train_eagle_where : find_bad_layer)(t, where, sizeof where);
@@ -126,14 +126,14 @@ static int not_finite(const struct trainer *t, vb_error *err)
 /* ---- a step ---- */
 
 /* The loss of a depth from its terms, or its sum from theirs. A term without a weight may not be finite. */
-static double depth_loss(const struct trainer *t, const struct soft_sums *x, double features)
+static double depth_loss(const struct vb_trainer *t, const struct soft_sums *x, double features)
 {
     const struct loss_terms *l = &t->loss.terms;
     return (l->data != 0 ? l->data * x->data : 0) + (l->soft != 0 ? l->soft * x->soft : 0) + (l->top != 0 ? l->top * x->top : 0) +
            (l->features != 0 ? l->features * features : 0);
 }
 
-static int micro_batch(struct trainer *t, struct train_sums *sums, int backward, vb_error *err)
+static int micro_batch(struct vb_trainer *t, struct train_sums *sums, int backward, vb_error *err)
 {
     int rc;
     train_set_rows(t, &t->rows, -1);
@@ -153,13 +153,13 @@ static int micro_batch(struct trainer *t, struct train_sums *sums, int backward,
     return VB_OK;
 }
 
-static void clear_layer(const struct trainer *t, struct train_layer *l)
+static void clear_layer(const struct vb_trainer *t, struct train_layer *l)
 {
     if (l->load)
         memset(l->load, 0, t->c->dims.E * sizeof *l->load);
 }
 
-static void clear(struct trainer *t)
+static void clear(struct vb_trainer *t)
 {
     for (size_t i = 0; i < t->count; i++)
         if (t->tensors[i].g)
@@ -172,7 +172,7 @@ static void clear(struct trainer *t)
         clear_layer(t, &t->mtp[k].layer);
 }
 
-static void set_weights(const struct trainer *t, const struct training_losses *losses, struct train_sums *sums)
+static void set_weights(const struct vb_trainer *t, const struct training_losses *losses, struct train_sums *sums)
 {
     sums->main_weight = losses->rows ? (float)(t->loss.main / (double)losses->rows) : 0.0f;
     for (int k = 0; k < t->o.depths; k++)
@@ -183,7 +183,7 @@ static void set_weights(const struct trainer *t, const struct training_losses *l
         }
 }
 
-static void set_losses(const struct trainer *t, struct training_losses *losses, const struct train_sums *sums)
+static void set_losses(const struct vb_trainer *t, struct training_losses *losses, const struct train_sums *sums)
 {
     losses->main = losses->rows ? sums->main / (double)losses->rows : 0;
     losses->total = t->loss.main * losses->main;
@@ -197,7 +197,7 @@ static void set_losses(const struct trainer *t, struct training_losses *losses, 
     }
 }
 
-static int run(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, int backward, vb_error *err)
+static int run(struct vb_trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, int backward, vb_error *err)
 {
     struct train_sums sums = {0};
     size_t n, tokens;
@@ -227,14 +227,14 @@ static int run(struct trainer *t, const struct training_sequence *sequences, siz
 }
 
 /* Whole rows of a sequence of the micro-batch; those that are not read become 0. */
-static void give_rows(const struct trainer *t, float *to, const float *from, size_t width, size_t q, size_t count)
+static void give_rows(const struct vb_trainer *t, float *to, const float *from, size_t width, size_t q, size_t count)
 {
     size_t computed = count - train_unread(t);
     memcpy(to, from + t->rows.first[q] * width, computed * width * sizeof *to);
     memset(to + computed * width, 0, (count - computed) * width * sizeof *to);
 }
 
-static int rows(struct trainer *t, const struct training_sequence *sequences, size_t count, float *const *hidden, float *const *final, vb_error *err)
+static int rows(struct vb_trainer *t, const struct training_sequence *sequences, size_t count, float *const *hidden, float *const *final, vb_error *err)
 {
     size_t n, tokens;
     int rc = check_sequences(t, sequences, count, err);
@@ -256,7 +256,7 @@ static int rows(struct trainer *t, const struct training_sequence *sequences, si
     return rc;
 }
 
-int trainer_rows(struct trainer *t, const struct training_sequence *sequences, size_t count, float *const *hidden, float *const *final, vb_error *err)
+int trainer_rows(struct vb_trainer *t, const struct training_sequence *sequences, size_t count, float *const *hidden, float *const *final, vb_error *err)
 {
     for (size_t q = 0; q < count; q++)
         if (t->layers || sequences[q].hidden || sequences[q].count < fewest(t))
@@ -268,7 +268,7 @@ int trainer_rows(struct trainer *t, const struct training_sequence *sequences, s
     return rc;
 }
 
-static int compute(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, int backward, vb_error *err)
+static int compute(struct vb_trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, int backward, vb_error *err)
 {
     struct fpenv env = fpenv_enter();
     train_threads(t);
@@ -279,12 +279,12 @@ static int compute(struct trainer *t, const struct training_sequence *sequences,
     return rc;
 }
 
-int trainer_gradients(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err)
+int trainer_gradients(struct vb_trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err)
 {
     return compute(t, sequences, count, losses, 1, err);
 }
 
-int trainer_losses(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err)
+int trainer_losses(struct vb_trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err)
 {
     return compute(t, sequences, count, losses, 0, err);
 }

@@ -19,7 +19,7 @@ struct target_pass {
     size_t *to;             /* [ROWS]: which rows of t->hidden and t->final they are */
 };
 
-void train_target_close(struct trainer *t)
+void train_target_close(struct vb_trainer *t)
 {
     struct target_pass *p = t->target;
     if (!p)
@@ -37,7 +37,7 @@ void train_target_close(struct trainer *t)
 }
 
 /* Makes room for t->room tokens and t->most sequences. After an error, the caller closes what was opened. */
-static int open_pass(struct trainer *t, vb_error *err)
+static int open_pass(struct vb_trainer *t, vb_error *err)
 {
     struct target_pass *p = t->target = vb_alloc(&t->allocator, 1, sizeof *p);
     int rc;
@@ -60,14 +60,14 @@ static int open_pass(struct trainer *t, vb_error *err)
 }
 
 /* Copies a row of the target to where it is wanted. */
-static void keep(const struct trainer *t, enum target_rows which, float *to, size_t row)
+static void keep(const struct vb_trainer *t, enum target_rows which, float *to, size_t row)
 {
     size_t width;
     const float *from = workspace_rows(&t->target->work, which, row, &width);
     memcpy(to, from, width * sizeof *to);
 }
 
-static void run_pass(struct trainer *t)
+static void run_pass(struct vb_trainer *t)
 {
     struct target_pass *p = t->target;
     if (!p->rows)
@@ -82,13 +82,13 @@ static void run_pass(struct trainer *t)
     p->rows = 0;
 }
 
-int train_takes_final(const struct trainer *t)
+int train_takes_final(const struct vb_trainer *t)
 {
     return t->layers || t->takes == ROWS_HIDDEN || (t->takes == ROWS_FEATURES && !t->c->conventions.value[MAIN_HIDDEN]);
 }
 
 /* t->final from n rows that the part takes, from row `first` on, if these have the residual stream after the last layer. */
-static void norm_rows(struct trainer *t, size_t first, size_t n)
+static void norm_rows(struct vb_trainer *t, size_t first, size_t n)
 {
     size_t d = t->c->dims.d, after = t->takes == ROWS_TWO ? d : 0;
     if (t->final && t->final != t->hidden && t->takes != ROWS_THREE)
@@ -97,9 +97,9 @@ static void norm_rows(struct trainer *t, size_t first, size_t n)
 
 /* No row of the part reads or learns from the last row of a sequence. The one before it predicts the last token: no row reads it, but rows may
  * learn from it. */
-size_t train_unread(const struct trainer *t) { return train_learns_from_target(t) ? 1 : 2; }
+size_t train_unread(const struct vb_trainer *t) { return train_learns_from_target(t) ? 1 : 2; }
 
-int train_target(struct trainer *t, vb_error *err)
+int train_target(struct vb_trainer *t, vb_error *err)
 {
     size_t d = t->c->dims.d, unread = train_unread(t);
     int rc;
@@ -137,7 +137,7 @@ int train_target(struct trainer *t, vb_error *err)
 
 /* ---- rows from the residual stream ---- */
 
-size_t trainer_streams(const struct trainer *t, int layers[4])
+size_t trainer_streams(const struct vb_trainer *t, int layers[4])
 {
     int L = t->c->num_hidden_layers, final;
     size_t width, n = 0;
@@ -153,13 +153,13 @@ size_t trainer_streams(const struct trainer *t, int layers[4])
     return n;
 }
 
-static void norm_stream(struct trainer *t, float *to, const float *from, size_t n)
+static void norm_stream(struct vb_trainer *t, float *to, const float *from, size_t n)
 {
     size_t d = t->c->dims.d;
     op_rmsnorm(&t->cx, to, d, from, d, t->model->norm, n, d, (float)t->c->rms_norm_eps);
 }
 
-void trainer_rows_of_streams(struct trainer *t, float *hidden, float *final, const float *const *streams, size_t n)
+void trainer_rows_of_streams(struct vb_trainer *t, float *hidden, float *final, const float *const *streams, size_t n)
 {
     int layers[4];
     size_t d = t->c->dims.d, parts = t->width / d;

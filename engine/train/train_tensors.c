@@ -76,7 +76,7 @@ static void fill(const struct maker *b, const struct trained_tensor *x, const st
 
 static int grow(struct maker *b)
 {
-    struct trainer *t = b->t;
+    struct vb_trainer *t = b->t;
     if (t->count < b->room)
         return VB_OK;
     size_t room = b->room ? 2 * b->room : 64;
@@ -218,7 +218,7 @@ static int layer(struct maker *b, struct train_layer *l, int is_moe, const struc
 /* The embedding or the output head of module k: its own, or that of the model. */
 static int end(struct maker *b, struct train_part *out, int *owns, const char *name, int k, const struct train_part *shared, const struct weight_view *stored)
 {
-    const struct trainer *t = b->t;
+    const struct vb_trainer *t = b->t;
     int is_stored = !b->is_new && model_mtp_stores(b->m, k, name[0] == 's');
     *owns = t->o.ends == ENDS_OWN || (t->o.ends == ENDS_STORED && is_stored);
     *out = *shared;
@@ -231,7 +231,7 @@ static int end(struct maker *b, struct train_part *out, int *owns, const char *n
 static int module(struct maker *b, struct train_module *w, int k)
 {
     const struct mtp_module none = {0}, *from = &none;
-    struct trainer *t = b->t;
+    struct vb_trainer *t = b->t;
     size_t d = t->c->dims.d;
     int rc, index = t->c->num_hidden_layers + k;
     snprintf(b->prefix, sizeof b->prefix, "model.layers.%d.", index);
@@ -250,8 +250,8 @@ static int module(struct maker *b, struct train_module *w, int k)
 
 static int head(struct maker *b, struct train_module *w, int k)
 {
-    const struct trainer *t = b->t;
-    const struct model *stored = t->heads.stored;
+    const struct vb_trainer *t = b->t;
+    const struct vb_model *stored = t->heads.stored;
     const struct layer *last = &b->m->layers[t->c->num_hidden_layers - 1];
     snprintf(b->prefix, sizeof b->prefix, "extra_heads.%d.", k);
     w->norm = t->norm;
@@ -270,7 +270,7 @@ static int head(struct maker *b, struct train_module *w, int k)
 /* The embedding, the last norm and the output head. */
 static int outside(struct maker *b)
 {
-    struct trainer *t = b->t;
+    struct vb_trainer *t = b->t;
     size_t V = t->c->dims.V, d = t->c->dims.d;
     int rc;
     b->is_new = t->o.new_model;
@@ -288,7 +288,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct trained_tensor *)a)->name, ((const struct trained_tensor *)b)->name);
 }
 
-int train_make_tensors(struct trainer *t, vb_error *err)
+int train_make_tensors(struct vb_trainer *t, vb_error *err)
 {
     struct maker b = {.t = t, .m = t->model, .err = err};
     int rc = VB_OK, layers = t->c->num_hidden_layers;
@@ -312,7 +312,7 @@ int train_make_tensors(struct trainer *t, vb_error *err)
     return rc;
 }
 
-void train_free_tensors(struct trainer *t)
+void train_free_tensors(struct vb_trainer *t)
 {
     while (t->blocks) {
         struct train_block *block = t->blocks;

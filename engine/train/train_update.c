@@ -7,7 +7,7 @@
 #include "simd/fpenv.h"
 
 /* The squares of all gradients, in the order of tensors. */
-static int sum_squares(struct trainer *t, double *squares, vb_error *err)
+static int sum_squares(struct vb_trainer *t, double *squares, vb_error *err)
 {
     *squares = 0;
     for (size_t i = 0; i < t->count; i++) {
@@ -20,13 +20,13 @@ static int sum_squares(struct trainer *t, double *squares, vb_error *err)
     return VB_OK;
 }
 
-static void balance(struct train_layer *l, const struct trainer *t)
+static void balance(struct train_layer *l, const struct vb_trainer *t)
 {
     if (l->bias && t->o.bias_update_speed > 0)
         op_balance_bias(l->bias, l->load, t->c->dims.E, (float)t->o.bias_update_speed);
 }
 
-static void change(struct trainer *t, int64_t step, double lr, float clip)
+static void change(struct vb_trainer *t, int64_t step, double lr, float clip)
 {
     struct adamw a = t->o.adamw;
     a.lr = lr;
@@ -44,7 +44,7 @@ static void change(struct trainer *t, int64_t step, double lr, float clip)
         balance(&t->mtp[k].layer, t);
 }
 
-int trainer_update(struct trainer *t, int64_t step, double lr, double *norm, vb_error *err)
+int trainer_update(struct vb_trainer *t, int64_t step, double lr, double *norm, vb_error *err)
 {
     double squares;
     if (step < 1 || !(lr >= 0 && isfinite(lr)))

@@ -29,7 +29,7 @@ static float *floats(struct carver *c, size_t count) { return carve(c, count, si
 /* The intermediate size of a layer's dense MLP or of its shared expert. */
 static size_t intermediate_of(const struct dims *s, const struct train_layer *l) { return l->is_moe ? s->expert * s->shared : s->dense; }
 
-static size_t widest_intermediate(const struct trainer *t)
+static size_t widest_intermediate(const struct vb_trainer *t)
 {
     size_t widest = 0;
     for (int i = 0; t->layers && i < t->c->num_hidden_layers; i++)
@@ -40,7 +40,7 @@ static size_t widest_intermediate(const struct trainer *t)
 }
 
 /* aligned: the rows of an aligned depth k */
-static void carve_rows(struct carver *c, struct train_rows *x, const struct trainer *t, int aligned, int k)
+static void carve_rows(struct carver *c, struct train_rows *x, const struct vb_trainer *t, int aligned, int k)
 {
     x->first = carve(c, t->most + 1, sizeof *x->first);
     x->tokens = carve(c, t->room, sizeof *x->tokens);
@@ -52,7 +52,7 @@ static void carve_rows(struct carver *c, struct train_rows *x, const struct trai
     x->tail_slots = aligned ? carve(c, t->room * x->depth, sizeof *x->tail_slots) : NULL;
 }
 
-static void carve_expanded(struct carver *c, struct expanded_rows *x, const struct trainer *t, size_t S)
+static void carve_expanded(struct carver *c, struct expanded_rows *x, const struct vb_trainer *t, size_t S)
 {
     const struct dims *s = &t->c->dims;
     x->kv = floats(c, S * s->H * (s->n + s->v));
@@ -61,7 +61,7 @@ static void carve_expanded(struct carver *c, struct expanded_rows *x, const stru
     x->dk_rope = floats(c, S * s->r);
 }
 
-static void carve_kept(struct carver *c, struct kept_values *x, const struct trainer *t, const struct train_layer *l)
+static void carve_kept(struct carver *c, struct kept_values *x, const struct vb_trainer *t, const struct train_layer *l)
 {
     const struct dims *s = &t->c->dims;
     size_t S = t->room, i = intermediate_of(s, l), E = l->is_moe ? s->E : 0, chosen = l->is_moe ? s->chosen : 0;
@@ -79,7 +79,7 @@ static void carve_kept(struct carver *c, struct kept_values *x, const struct tra
     x->experts = carve(c, S * chosen, sizeof *x->experts);
 }
 
-static void carve_depth(struct carver *c, struct train_depth *x, const struct trainer *t, int k)
+static void carve_depth(struct carver *c, struct train_depth *x, const struct vb_trainer *t, int k)
 {
     size_t n = t->room * t->c->dims.d;
     carve_rows(c, &x->rows, t, train_is_aligned(t), k);
@@ -91,7 +91,7 @@ static void carve_depth(struct carver *c, struct train_depth *x, const struct tr
     x->dembed = floats(c, n);
 }
 
-static void carve_shared(struct carver *c, struct train_shared *x, const struct trainer *t)
+static void carve_shared(struct carver *c, struct train_shared *x, const struct vb_trainer *t)
 {
     const struct dims *s = &t->c->dims;
     size_t room = t->room, S = t->eagle ? 0 : room; /* an EAGLE head has values of its own */
@@ -126,7 +126,7 @@ static void carve_shared(struct carver *c, struct train_shared *x, const struct 
 }
 
 /* The scratch of the operators that compute one layer. */
-static size_t layer_scratch(const struct trainer *t)
+static size_t layer_scratch(const struct vb_trainer *t)
 {
     const struct dims *s = &t->c->dims;
     int threads = t->cx.most_threads;
@@ -147,7 +147,7 @@ static size_t layer_scratch(const struct trainer *t)
     return max_size(bytes, max_size(op_router_scratch(&router), op_back_router_scratch(&router)));
 }
 
-static size_t scratch_bytes(const struct trainer *t)
+static size_t scratch_bytes(const struct vb_trainer *t)
 {
     const struct dims *s = &t->c->dims;
     size_t rows = t->shared.head_rows, bytes = t->eagle ? train_eagle_scratch(t) : layer_scratch(t);
@@ -159,7 +159,7 @@ static size_t scratch_bytes(const struct trainer *t)
     return max_size(bytes, max_size(op_cross_entropy_scratch(rows, s->V, t->cx.most_threads), op_smooth_l1_scratch(t->room))) + 4096;
 }
 
-static void carve_all(struct carver *c, struct trainer *t)
+static void carve_all(struct carver *c, struct vb_trainer *t)
 {
     size_t layers = t->layers ? t->c->dims.layers : 0, n = t->room * t->c->dims.d;
     t->angles = floats(c, (t->longest + (size_t)t->o.depths + 1) * t->c->dims.r);
@@ -189,7 +189,7 @@ static void carve_all(struct carver *c, struct trainer *t)
     t->cx.scratch = carve(c, t->cx.scratch_size, 1);
 }
 
-int train_reserve(struct trainer *t, size_t tokens, size_t longest, size_t sequences, vb_error *err)
+int train_reserve(struct vb_trainer *t, size_t tokens, size_t longest, size_t sequences, vb_error *err)
 {
     if (t->values && tokens <= t->room && longest <= t->longest && sequences <= t->most)
         return VB_OK;

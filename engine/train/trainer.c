@@ -23,7 +23,7 @@ static int check_conventions(const struct config *c, const struct trainer_option
     return VB_OK;
 }
 
-static int check_model(const struct model *m, const struct trainer_options *o, vb_error *err)
+static int check_model(const struct vb_model *m, const struct trainer_options *o, vb_error *err)
 {
     const struct config *c = &m->config;
     const char *dir = checkpoint_dir(m->checkpoint);
@@ -56,7 +56,7 @@ static int check_eagle(const struct trainer_options *o, const struct loss *l, vb
     return VB_OK;
 }
 
-static int check_depths(const struct model *m, const struct trainer_options *o, vb_error *err)
+static int check_depths(const struct vb_model *m, const struct trainer_options *o, vb_error *err)
 {
     int modules = o->modules ? o->modules : m->num_mtp, news = o->new_modules ? modules : modules - m->num_mtp;
     if (o->heads)
@@ -73,7 +73,7 @@ static int check_depths(const struct model *m, const struct trainer_options *o, 
     return VB_OK;
 }
 
-static int check_loss(const struct model *m, const struct loss *l, int eagle, vb_error *err)
+static int check_loss(const struct vb_model *m, const struct loss *l, int eagle, vb_error *err)
 {
     size_t V = m->config.dims.V;
     double sum = l->main + l->terms.data + l->terms.soft + l->terms.top + l->terms.features;
@@ -128,7 +128,7 @@ static int find_kernels(const struct kernels **k, const char *isa, vb_error *err
                  : vb_fail(err, VB_BAD_ARGUMENT, "unknown instruction set %s; known are best, " INSTRUCTION_SETS, isa);
 }
 
-static int open_threads(struct trainer *t, vb_error *err)
+static int open_threads(struct vb_trainer *t, vb_error *err)
 {
     int threads = t->cx.threads;
     t->cx.kernel_scratch = vb_alloc(&t->allocator, (size_t)threads, KERNEL_SCRATCH);
@@ -141,7 +141,7 @@ static int open_threads(struct trainer *t, vb_error *err)
     return VB_OK;
 }
 
-static void open_rope(struct trainer *t)
+static void open_rope(struct vb_trainer *t)
 {
     const struct config *c = t->c;
     struct rope_yarn yarn = {c->rope_factor, c->rope_beta_fast, c->rope_beta_slow, c->rope_mscale,
@@ -170,13 +170,13 @@ int trainer_usual_depths(enum trained_part part, const char *loss, int stored)
     }
 }
 
-void train_threads(struct trainer *t)
+void train_threads(struct vb_trainer *t)
 {
     if (t->crew)
         t->cx.threads = crew_use(t->crew, t->cx.most_threads);
 }
 
-int trainer_open(struct trainer **out, const struct model *m, const struct trainer_options *options, vb_error *err)
+int trainer_open(struct vb_trainer **out, const struct vb_model *m, const struct trainer_options *options, vb_error *err)
 {
     const struct kernels *k;
     struct trainer_options o = *options;
@@ -187,7 +187,7 @@ int trainer_open(struct trainer **out, const struct model *m, const struct train
         (rc = check_numbers(&o, err)) || (rc = check_loss(m, &loss, is_eagle(&o), err)) ||
         (rc = find_kernels(&k, o.isa, err)))
         return rc;
-    struct trainer *t = vb_alloc(m->allocator, 1, sizeof *t);
+    struct vb_trainer *t = vb_alloc(m->allocator, 1, sizeof *t);
     if (!t)
         return vb_fail(err, VB_NO_MEMORY, "no memory for a trainer");
     t->model = m;
@@ -217,7 +217,7 @@ int trainer_open(struct trainer **out, const struct model *m, const struct train
     return VB_OK;
 }
 
-void trainer_close(struct trainer *t)
+void trainer_close(struct vb_trainer *t)
 {
     if (!t)
         return;
@@ -232,11 +232,11 @@ void trainer_close(struct trainer *t)
     vb_free(&a, t);
 }
 
-struct trained_tensor *trainer_tensor(struct trainer *t, size_t i) { return i < t->count ? &t->tensors[i] : NULL; }
-size_t trainer_count(const struct trainer *t) { return t->count; }
-int trainer_modules(const struct trainer *t) { return t->modules; }
+struct trained_tensor *trainer_tensor(struct vb_trainer *t, size_t i) { return i < t->count ? &t->tensors[i] : NULL; }
+size_t trainer_count(const struct vb_trainer *t) { return t->count; }
+int trainer_modules(const struct vb_trainer *t) { return t->modules; }
 
-enum target_rows trainer_takes(const struct trainer *t, size_t *width, int *final)
+enum target_rows trainer_takes(const struct vb_trainer *t, size_t *width, int *final)
 {
     *width = t->width;
     *final = t->takes == ROWS_THREE && train_is_soft(t);

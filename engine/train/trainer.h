@@ -26,7 +26,7 @@ enum trained_part { TRAIN_MODULES,
 
 /* Parallel heads (docs/SEMANTICS.md): depth k of the loss is head k. Their layers have the sizes of the model's. */
 struct trained_heads {
-    const struct model *stored; /* from model_open_heads; outlives the trainer. NULL: all heads are new */
+    const struct vb_model *stored; /* from model_open_heads; outlives the trainer. NULL: all heads are new */
     int after_last;             /* nonzero: heads read the residual stream after the last layer (trunk_layers = L), else before it */
     int dense;                  /* of new heads: nonzero: they have a dense MLP, also if the model's last layer has experts */
     int copied;                 /* of new heads: nonzero: each begins as a copy of the model's last layer, as far as shapes agree; 0: with
@@ -118,7 +118,7 @@ struct trained_tensor {
     float *w, *g, *m, *v; /* [rows, cols]; g, m and v are NULL if it has no gradient (e_score_correction_bias) */
 };
 
-struct trainer;
+struct vb_trainer;
 
 /* The defaults of a part: its loss, and D. stored: how many MTP modules the model has, or with TRAIN_HEADS, the heads to begin with; 0: none */
 const char *trainer_usual_loss(enum trained_part part);
@@ -126,32 +126,32 @@ int trainer_usual_depths(enum trained_part part, const char *loss, int stored);
 
 /* The model must have precision f32 and outlive the trainer. Returns VB_BAD_ARGUMENT or VB_UNSUPPORTED, with one sentence, for options or models
  * that cannot be trained, and VB_NO_MEMORY. */
-int trainer_open(struct trainer **out, const struct model *m, const struct trainer_options *options, vb_error *err);
-void trainer_close(struct trainer *t);
+int trainer_open(struct vb_trainer **out, const struct vb_model *m, const struct trainer_options *options, vb_error *err);
+void trainer_close(struct vb_trainer *t);
 
 /* Clears all g, and sets them to the gradients of losses->total. Counts how many tokens chose each expert.
  *
  * Returns VB_BAD_ARGUMENT if no sequence has a token to predict, or if a token is outside of the vocabulary. Returns VB_NOT_FINITE if a loss
  * is not finite; the message names the first layer whose output is not finite, and, if it has one, the tensor with a weight that is not. */
-int trainer_gradients(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err);
+int trainer_gradients(struct vb_trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err);
 
 /* Changes the weights by the gradients of the newest trainer_gradients: clipping, AdamW, then e_score_correction_bias. `step` counts from 1: AdamW
  * needs it. *norm (may be NULL) becomes the norm of all gradients, in the order of tensors, before clipping. Returns VB_NOT_FINITE, and
  * changes nothing, if a gradient is not finite; the message names its tensor. */
-int trainer_update(struct trainer *t, int64_t step, double lr, double *norm, vb_error *err);
+int trainer_update(struct vb_trainer *t, int64_t step, double lr, double *norm, vb_error *err);
 
 /* The losses alone, for held-out texts. */
-int trainer_losses(struct trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err);
+int trainer_losses(struct vb_trainer *t, const struct training_sequence *sequences, size_t count, struct training_losses *losses, vb_error *err);
 
 /* Returns tensor i in the order of names (strcmp), or NULL if i is trainer_count or more. To resume a run exactly, the caller saves w, m and v of
  * all tensors, and puts them back into those of a trainer that was opened in the same way. */
-struct trained_tensor *trainer_tensor(struct trainer *t, size_t i);
-size_t trainer_count(const struct trainer *t);
-int trainer_modules(const struct trainer *t); /* how many MTP modules the trained model has: its num_nextn_predict_layers; 0 with parallel heads */
+struct trained_tensor *trainer_tensor(struct vb_trainer *t, size_t i);
+size_t trainer_count(const struct vb_trainer *t);
+int trainer_modules(const struct vb_trainer *t); /* how many MTP modules the trained model has: its num_nextn_predict_layers; 0 with parallel heads */
 /* Returns which rows of the frozen model the trained part reads, the same that a session computes for its draft method
  * (drafter_type.takes), and sets *width to the length of one. Sets *final to nonzero if the trainer also wants the rows after model.norm:
  * if the part learns from the model's distribution, and this cannot be computed from the rows that it reads. */
-enum target_rows trainer_takes(const struct trainer *t, size_t *width, int *final);
+enum target_rows trainer_takes(const struct vb_trainer *t, size_t *width, int *final);
 
 /* The EAGLE head that is trained, for its config.json. */
 struct trained_eagle {
@@ -163,17 +163,17 @@ struct trained_eagle {
     struct eagle_norms norms;
     const int32_t *tokens;            /* [vocab_size]: the model's token for each of its own; NULL: the ids are the same */
 };
-void trainer_eagle_look(const struct trainer *t, struct trained_eagle *out);
+void trainer_eagle_look(const struct vb_trainer *t, struct trained_eagle *out);
 
 /* Computes these rows for sequences of at least three tokens, as steps do: hidden[q] [count, width] and, if trainer_takes says so, final[q]
  * [count, d]; else final is NULL. Whoever keeps them gives them to steps, which have the same bits then. Rows that no step reads become 0. */
-int trainer_rows(struct trainer *t, const struct training_sequence *sequences, size_t count, float *const *hidden, float *const *final, vb_error *err);
+int trainer_rows(struct vb_trainer *t, const struct training_sequence *sequences, size_t count, float *const *hidden, float *const *final, vb_error *err);
 
 /* The rows from the residual stream of another program. trainer_streams returns how many points of the stream they need, and which: `layers` receives
  * the number of the layer that reads the stream there, or the number of all layers for the stream after the last, before model.norm.
  * trainer_rows_of_streams computes n rows from the streams [n, d] at these points, in this order; `final` may be NULL as above. */
-size_t trainer_streams(const struct trainer *t, int layers[4]);
-void trainer_rows_of_streams(struct trainer *t, float *hidden, float *final, const float *const *streams, size_t n);
+size_t trainer_streams(const struct vb_trainer *t, int layers[4]);
+void trainer_rows_of_streams(struct vb_trainer *t, float *hidden, float *final, const float *const *streams, size_t n);
 
 /* New weights. Number i of a tensor is
  *

@@ -6,7 +6,7 @@
 
 PATH is a checkout of github.com/deepseek-ai/DeepSeek-V3 (or any folder with its model.py), which stays outside this
 project. What its code does not allow for is set from here, on the objects it built:
-  kernel       its FP8 and Triton kernels are replaced by functions that refuse: the weights come dequantised
+  kernel       its FP8 and Triton kernels are replaced by functions that refuse: the weights come dequantized
   bias         the router's bias exists only for its largest model (dim == 7168): given to every router that has one
   epsilon      1e-6 everywhere: replaced by rms_norm_eps in the norms of the layers and the last one, not the latents'
   YaRN         only when max_seq_len exceeds the original length: max_seq_len is chosen accordingly
@@ -64,7 +64,7 @@ def widened(script, wanted):
 
 def load_script(path):
     def refuse(*_):
-        raise RuntimeError("the weights are dequantised: no FP8 kernel should be called")
+        raise RuntimeError("the weights are dequantized: no FP8 kernel should be called")
 
     kernel = types.ModuleType("kernel")
     kernel.act_quant = kernel.weight_dequant = kernel.fp8_gemm = refuse

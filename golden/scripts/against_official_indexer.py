@@ -5,7 +5,7 @@
     writes golden/truth/v32.FILE.{safetensors,json}
 
 PATH is the folder of its model.py, which stays outside this project. --convention: what this version of the script does,
-for NumPy to do the same. As in against_official.py, the weights come dequantised, every router gets its bias, and
+for NumPy to do the same. As in against_official.py, the weights come dequantized, every router gets its bias, and
 max_seq_len decides about YaRN. In addition:
   kernels   the Hadamard transform, the FP8 codes and the scores are computed on a GPU: replaced by plain PyTorch of the
             same formula. Codes are numbers of E4M3 in float64; the steps that decide a scale stay float32, as there
@@ -67,7 +67,7 @@ def split_heads(x, pattern, d):
 
 def load_script(path):
     def refuse(*_):
-        raise RuntimeError("the weights are dequantised: no FP8 kernel should be called")
+        raise RuntimeError("the weights are dequantized: no FP8 kernel should be called")
 
     sys.modules["kernel"] = types.SimpleNamespace(act_quant=act_quant, fp8_gemm=refuse, fp8_index=fp8_index)
     sys.modules["einops"] = types.SimpleNamespace(rearrange=split_heads)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hugging Face transformers as a witness: the same weights, dequantised to float64, through its classes.
+"""Hugging Face transformers as a witness: the same weights, dequantized to float64, through its classes.
 
     against_transformers.py [NAME ...]      writes golden/truth/NAME.transformers.{safetensors,json}
 
@@ -138,7 +138,7 @@ class Witness:
         with open(os.path.join(path, "config.json"), encoding="utf-8") as f:
             given = json.load(f)
         given.update(overrides or {})
-        given.pop("quantization_config", None)            # the weights come dequantised
+        given.pop("quantization_config", None)            # the weights come dequantized
         for key in ("torch_dtype", "dtype", "architectures"):
             given.pop(key, None)
         self.layers, self.modules = given["num_hidden_layers"], given.get("num_nextn_predict_layers", 0)

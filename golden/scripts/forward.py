@@ -90,7 +90,7 @@ def read_safetensors(path):
             for name, t in header.items()}
 
 
-def dequantise(stored, block):
+def dequantize(stored, block):
     """name -> float64. An FP8 weight is fl32(e4m3 * scale_inv): one rounding to float32, then exact."""
     e4m3, weights = e4m3_table(), {}
     for name, (dtype, bits) in stored.items():
@@ -113,7 +113,7 @@ def read_weights(path, block):
     for file in sorted(os.listdir(path)):
         if file.endswith(".safetensors"):
             stored.update(read_safetensors(os.path.join(path, file)))
-    return dequantise(stored, block)
+    return dequantize(stored, block)
 
 
 # -- the model ------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ for script in make_tiny make_truth make_grids make_blocks make_modelslim against
     $venv/bin/python golden/scripts/$script.py
 done
 golden/scripts/make_gguf.py golden/gguf/tiny.gguf
-golden/scripts/make_gguf.py golden/gguf/tiny-quantised.gguf --quantised
+golden/scripts/make_gguf.py golden/gguf/tiny-quantized.gguf --quantized
 golden/scripts/make_gguf.py golden/gguf/tiny-indexer.gguf --indexer
-$venv/bin/python golden/scripts/make_quantised.py
+$venv/bin/python golden/scripts/make_quantized.py
 make build/verbatim
 golden/scripts/make_bits.sh
 golden/scripts/make_operators.py

@@ -17,8 +17,8 @@ head="# model, new tokens, temperature, seed, prompt ids, fingerprint, precision
 ids=$("$verbatim" tokenize golden/tale --bos "Once upon a time there was a king who had three sons, and the youngest")
 {
     echo "$head"
-    run golden/gguf/quantised.gguf 48 0 0 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
-    run golden/gguf/quantised.gguf 48 0.7 5 70,50,25,75,3 bf16
+    run golden/gguf/quantized.gguf 48 0 0 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
+    run golden/gguf/quantized.gguf 48 0.7 5 70,50,25,75,3 bf16
     for model in v3 v3-mtp3 v2-lite v2 moonlight glm mistral4; do
         run golden/tiny/$model 64 0 0 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
         run golden/tiny/$model 64 1 7 100,50,25,75,3
@@ -47,7 +47,7 @@ out=golden/bits/expanded.txt
 prefill=expanded
 {
     echo "$head, --prefill expanded"
-    run golden/gguf/quantised.gguf 12 0 0 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
+    run golden/gguf/quantized.gguf 12 0 0 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
     run golden/tiny/v3 12 1 7 100,50,25,75,3
     run golden/tiny/v32 12 1 7 100,50,25,75,3,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
     run golden/tale 40 0 0 "$ids"
@@ -64,7 +64,7 @@ for cache in bf16 q8; do
     out=golden/bits/cache-$cache.txt
     {
         echo "$head, --cache-type $cache"
-        run golden/gguf/quantised.gguf 12 0 0 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
+        run golden/gguf/quantized.gguf 12 0 0 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20
         run golden/tiny/$tiny 12 1 7 100,50,25,75,3
         run golden/tale 40 0 0 "$ids"
         run golden/tale 40 1 1 "$ids" bf16

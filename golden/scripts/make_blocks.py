@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write golden/truth/blocks.safetensors: what the `gguf` package says about GGUF's quantised types.
+"""Write golden/truth/blocks.safetensors: what the `gguf` package says about GGUF's quantized types.
 
     TYPE.blocks   U8 [n, bytes]     random blocks; their scales are of any size and sign, zeros and subnormal ones among them
     TYPE          F32 [n, numbers]  the package's dequantize of them

@@ -4,7 +4,7 @@
 For each format in FORMATS, of random weights:
 
     NAME.weight_packed or NAME.weight, NAME.weight_scale ...   what the package's compress makes of them
-    NAME.f32      F32 [rows, cols]   the package's dequantisation in F32
+    NAME.f32      F32 [rows, cols]   the package's dequantization in F32
     NAME.stored   F32 [rows, cols]   the package's decompress as it is: it rounds each weight to BF16
 
 A format is one entry: how scales are chosen, the scheme, and the compressor. Needs torch and compressed-tensors 0.20; no file of ours is read."""

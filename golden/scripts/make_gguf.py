@@ -1,11 +1,11 @@
 #!/usr/bin/python3
 """Writes golden/gguf/tiny.gguf: a whole model (deepseek2, three layers, the last an MTP layer) with a tokenizer, so small
-that most of it is header; with --quantised the same of rows of 32 numbers, in blocks of them; and with --indexer the same with
+that most of it is header; with --quantized the same of rows of 32 numbers, in blocks of them; and with --indexer the same with
 sparse attention (glm-dsa; the second layer has no indexer) and fused experts. They are what tests/fuzz/fuzz_gguf.c mutates. Needs
 nothing but Python.
 
     golden/scripts/make_gguf.py golden/gguf/tiny.gguf
-    golden/scripts/make_gguf.py golden/gguf/tiny-quantised.gguf --quantised
+    golden/scripts/make_gguf.py golden/gguf/tiny-quantized.gguf --quantized
     golden/scripts/make_gguf.py golden/gguf/tiny-indexer.gguf --indexer
 """
 import random
@@ -13,9 +13,9 @@ import struct
 import sys
 
 U32, I32, F32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
-QUANTISED, INDEXER = "--quantised" in sys.argv, "--indexer" in sys.argv
+QUANTIZED, INDEXER = "--quantized" in sys.argv, "--indexer" in sys.argv
 # the letters of docs/SEMANTICS.md; W: value, I: width of every layer
-D, V, H, C, N, R, W, E, I = (32, 16, 1, 32, 32, 2, 32, 4, 32) if QUANTISED else (8, 16, 2, 6, 4, 2, 4, 4, 4)
+D, V, H, C, N, R, W, E, I = (32, 16, 1, 32, 32, 2, 32, 4, 32) if QUANTIZED else (8, 16, 2, 6, 4, 2, 4, 4, 4)
 OF = "glm-dsa." if INDEXER else "deepseek2."
 INDEX_HEADS, INDEX_DIM, INDEX_TOPK = 2, 128, 3
 
@@ -100,7 +100,7 @@ TENSORS += [("blk.2.nextn.eh_proj.weight", BF16, (D, 2 * D))]
 BLOCKS = {8: 34, 2: 18, 6: 22, 7: 24}  # Q8_0, Q4_0, Q5_0, Q5_1: bytes of 32 numbers
 
 
-def quantised():
+def quantized():
     """BF16 becomes one of four types, the next one each time; one attn_k_b stays."""
     for i, (name, kind, shape) in enumerate(TENSORS):
         yield name, (8, 2, 6, 7)[i % 4] if kind == BF16 and name != "blk.2.attn_k_b.weight" else kind, shape
@@ -114,7 +114,7 @@ def block(rng, kind):
 def main():
     rng = random.Random(1)
     infos, data = b"", b""
-    for name, kind, shape in quantised() if QUANTISED else TENSORS:
+    for name, kind, shape in quantized() if QUANTIZED else TENSORS:
         data += b"\0" * (-len(data) % 32)
         infos += text(name) + struct.pack("<I", len(shape)) + b"".join(struct.pack("<Q", n) for n in reversed(shape))
         infos += struct.pack("<IQ", kind, len(data))

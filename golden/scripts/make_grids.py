@@ -6,7 +6,7 @@
 
 The grids are data of the llama.cpp project, which no formula gives. The package stores each number of a grid as an index of two
 or three bits into a list of values (class attributes grid_hex and grid_map in gguf/quants.py), and expands them when it first
-dequantises. simd/ has them
+dequantizes. simd/ has them
 expanded: a row of a grid is one integer, whose lowest byte is the row's first number. reference/ has the indices, as the package does.
 """
 import os

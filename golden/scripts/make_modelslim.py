@@ -3,7 +3,7 @@
 
     weight         I8 [24, 96]    random codes; the first row has -128 to -33, the second 32 to 127
     weight_scale   F32 [24, 1]    of any size
-    weight_offset  F32 [24, 1]    zeros, as symmetric quantisation writes them
+    weight_offset  F32 [24, 1]    zeros, as symmetric quantization writes them
     f32            F32 [24, 96]   deq_weight = (weight - weight_offset) * weight_scale, as ModelSlim documents the format (AscendV1)
 
 Needs nothing but NumPy; no file of ours is read."""

@@ -98,7 +98,7 @@ SHAPES = {
         rope_parameters=dict(rope_theta=1000000, rope_type="default"),
         gen=dict(seed=36, planted=0.55, q_gain=1.5, gate_gain=1.5, out_gain=0.45, bias=(0.0, 0.15), latent_gain=0.05,
                  dtype="BF16")),
-    # With an indexer. FP8 as published: of its matrices only weights_proj is not quantised.
+    # With an indexer. FP8 as published: of its matrices only weights_proj is not quantized.
     "v32": dict(
         V3, architectures=["DeepseekV32ForCausalLM"], model_type="deepseek_v32", hidden_size=64, intermediate_size=96,
         moe_intermediate_size=12, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=3, q_lora_rank=40,
@@ -177,7 +177,7 @@ def e4m3_codes(x):
     return (code | (np.signbit(x).astype(int) << 7)).astype(np.uint8)
 
 
-def quantise_blocks(w, block=128):
+def quantize_blocks(w, block=128):
     """[out,in] -> codes, and one F32 scale for each block of 128x128, blocks at the edges being partial"""
     rows, cols = -(-w.shape[0] // block), -(-w.shape[1] // block)
     codes, scales = np.empty(w.shape, np.uint8), np.empty((rows, cols), np.float32)
@@ -297,8 +297,8 @@ class Weights:
             return "F32" if "norm" in name or name.endswith("mlp.gate.weight") else "F16"
         if kind == "FP8" and name.endswith(("wq_b.weight", "wk.weight")):
             return "F8_E4M3"
-        quantised = (".self_attn." in name or ".mlp." in name) and not name.endswith("weights_proj.weight")
-        if kind == "FP8" and quantised and name.endswith("_proj.weight") or "proj_with_mqa" in name and kind == "FP8":
+        quantized = (".self_attn." in name or ".mlp." in name) and not name.endswith("weights_proj.weight")
+        if kind == "FP8" and quantized and name.endswith("_proj.weight") or "proj_with_mqa" in name and kind == "FP8":
             return "F8_E4M3"
         return "BF16"
 
@@ -307,7 +307,7 @@ class Weights:
         for name, shape in self.tensors():
             w, dtype = self.value(name, shape).astype(np.float32), self.dtype(name)
             if dtype == "F8_E4M3":
-                codes, scales = quantise_blocks(w)
+                codes, scales = quantize_blocks(w)
                 yield name, dtype, codes
                 yield name + "_scale_inv", "F32", scales
             else:

@@ -18,7 +18,7 @@ import sys
 import numpy as np
 
 import make_tiny
-from forward import Model, dequantise, gap, read_safetensors
+from forward import Model, dequantize, gap, read_safetensors
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TINY, TRUTH = os.path.join(HERE, "..", "tiny"), os.path.join(HERE, "..", "truth")
@@ -269,15 +269,15 @@ def fp8_blocks():
     magnitude = np.exp2(rng.uniform(-6, 6, (2, 3)))
     w = rng.standard_normal((136, 264)) * np.kron(magnitude, np.ones((128, 128)))[:136, :264]
     w[:16, :16] = 0
-    codes, scales = make_tiny.quantise_blocks(w.astype(np.float32))
+    codes, scales = make_tiny.quantize_blocks(w.astype(np.float32))
     codes[:16, :16] = np.where(np.arange(256) & 0x7F == 0x7F, 0, np.arange(256)).reshape(16, 16)  # every code but NaN
     x = rng.standard_normal(264)
     path = os.path.join(TRUTH, "fp8-blocks.safetensors")
     tensors = [("x", "F64", x), ("w", "F8_E4M3", codes), ("w_scale_inv", "F32", scales)]
     make_tiny.write_safetensors(path, tensors, {})
-    dequantised = dequantise(read_safetensors(path), [128, 128])["w"]
-    make_tiny.write_safetensors(path, tensors + [("y", "F64", dequantised @ x), (
-        "w_corner", "F32", dequantised[:16, :16].astype(np.float32))], {"source": "forward.py"}, padded=False)
+    dequantized = dequantize(read_safetensors(path), [128, 128])["w"]
+    make_tiny.write_safetensors(path, tensors + [("y", "F64", dequantized @ x), (
+        "w_corner", "F32", dequantized[:16, :16].astype(np.float32))], {"source": "forward.py"}, padded=False)
 
 
 def main():

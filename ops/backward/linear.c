@@ -26,7 +26,7 @@ static void columns_of_dx(void *arg, size_t task, int thread)
 
 void op_back_linear_x(const struct op_ctx *cx, float *dx, const float *dy, const struct weight_view *w, size_t S)
 {
-    assert(!weight_is_quantised(w->type));
+    assert(!weight_is_quantized(w->type));
     struct linear_back p = {.cx = cx, .out = dx, .dy = dy, .w = w, .S = S, .N = w->rows, .K = w->cols};
     op_parallel(cx, op_row_tasks(cx, p.K, 0), (double)S * (double)p.N * (double)p.K, columns_of_dx, &p);
 }

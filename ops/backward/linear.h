@@ -5,7 +5,7 @@
  *
  *   W [N,K]   dw [N,K]   x, dx [S,K]   dy [S,N]      dx and dw are continued; no two arrays overlap
  *
- * Kernel fma_rows_onto computes dx, and fma_outer dw. W must not be quantised (weight_is_quantised). */
+ * Kernel fma_rows_onto computes dx, and fma_outer dw. W must not be quantized (weight_is_quantized). */
 #ifndef VB_BACKWARD_LINEAR_H
 #define VB_BACKWARD_LINEAR_H
 

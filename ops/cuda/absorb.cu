@@ -87,18 +87,18 @@ KERNEL(absorb)
         if ((size_t)s < rows) {
             if (a.w_uk.type < WEIGHT_TYPES)
                 write_query(a, sum[s], j, first + s, h);
-            else /* a kernel for quantised weights has left q_abs in `o` */
+            else /* a kernel for quantized weights has left q_abs in `o` */
                 write_query(a, a.o + ((first + s) * a.heads + h) * a.columns + j, j, first + s, h);
         }
 }
 
-KERNEL(quantise_queries)
+KERNEL(quantize_queries)
 {
-    size_t groups = a.latent / QUANTISED_GROUP, g = (size_t)blockIdx.x * (THREADS_quantise_queries / 32) + threadIdx.x / 32, pair = g / groups;
+    size_t groups = a.latent / QUANTIZED_GROUP, g = (size_t)blockIdx.x * (THREADS_quantize_queries / 32) + threadIdx.x / 32, pair = g / groups;
     if (g >= a.S * a.heads * groups) /* for all threads of a warp */
         return;
     float d;
-    int q = quantise_lane(a.query[pair * a.width + chunk_place(g % groups * QUANTISED_GROUP + lane_of_warp())], &d);
+    int q = quantize_lane(a.query[pair * a.width + chunk_place(g % groups * QUANTIZED_GROUP + lane_of_warp())], &d);
     if (lane_of_warp() == 0)
         a.query_groups[g].d = d;
     a.query_groups[g].q[lane_of_warp()] = (int8_t)q;

@@ -72,17 +72,17 @@ template <int CACHE> DEVICE float dots(const struct score_tile &t, size_t K)
 }
 
 /* Rule 2 for one query and the latent of one cache row. A group is d, then 32 integers. */
-DEVICE float dot_of_groups(const struct quantised_group *x, const char *row, size_t groups)
+DEVICE float dot_of_groups(const struct quantized_group *x, const char *row, size_t groups)
 {
     float total = 0.0f, acc = 0.0f;
-    for (size_t g = 0; g < groups; g++, row += sizeof(float) + QUANTISED_GROUP) {
+    for (size_t g = 0; g < groups; g++, row += sizeof(float) + QUANTIZED_GROUP) {
         const int32_t *w = (const int32_t *)(const void *)(row + sizeof(float)), *q = (const int32_t *)(const void *)x[g].q;
         int32_t sum = 0;
-        UNROLL for (int i = 0; i < QUANTISED_GROUP / 4; i++)
+        UNROLL for (int i = 0; i < QUANTIZED_GROUP / 4; i++)
             sum = __dp4a(w[i], q[i], sum);
         acc = fmaf((float)sum, *(const float *)(const void *)row * x[g].d, acc);
-        if ((g + 1) * QUANTISED_GROUP % DOT_BLOCK == 0 || g + 1 == groups) {
-            total = g * QUANTISED_GROUP < DOT_BLOCK ? acc : total + acc;
+        if ((g + 1) * QUANTIZED_GROUP % DOT_BLOCK == 0 || g + 1 == groups) {
+            total = g * QUANTIZED_GROUP < DOT_BLOCK ? acc : total + acc;
             acc = 0.0f;
         }
     }
@@ -96,7 +96,7 @@ DEVICE float dot_of_lane(const struct attention_args &a, struct score_tile t, si
         return dots<CACHE_F32>(t, a.width);
     if (a.cache == CACHE_BF16)
         return dots<CACHE_BF16>(t, a.width);
-    size_t groups = a.latent / QUANTISED_GROUP;
+    size_t groups = a.latent / QUANTIZED_GROUP;
     const char *row = t.row[0];
     UNROLL for (unsigned j = 1; j < TOKENS; j++)
         row = lane_of_sum() % TOKENS == j ? t.row[j] : row;
@@ -143,9 +143,9 @@ template <int CACHE> DEVICE void read_four(float v[COLUMNS], const char *row, si
         v[0] = float_of_bits(four.x << 16), v[1] = float_of_bits(four.x & 0xffff0000);
         v[2] = float_of_bits(four.y << 16), v[3] = float_of_bits(four.y & 0xffff0000);
     } else {
-        const char *group = row + column / QUANTISED_GROUP * (sizeof(float) + QUANTISED_GROUP);
+        const char *group = row + column / QUANTIZED_GROUP * (sizeof(float) + QUANTIZED_GROUP);
         float d = *(const float *)(const void *)group;
-        uint32_t q = *(const uint32_t *)(const void *)(group + sizeof(float) + column % QUANTISED_GROUP);
+        uint32_t q = *(const uint32_t *)(const void *)(group + sizeof(float) + column % QUANTIZED_GROUP);
         UNROLL for (unsigned i = 0; i < COLUMNS; i++)
             v[i] = d * (float)(int8_t)(uint8_t)(q >> 8 * i);
     }

@@ -43,11 +43,11 @@ DEVICE void write_bf16(uint16_t *row, float *x, size_t n, size_t room, int read_
 /* A warp has a group of 32 numbers: 4 bytes d, 32 bytes q. */
 DEVICE void write_groups(char *row, float *x, size_t n, int read_back)
 {
-    for (size_t g = threadIdx.x / 32; g < n / QUANTISED_GROUP; g += THREADS_cache_rows / 32) {
-        size_t i = g * QUANTISED_GROUP + lane_of_warp();
+    for (size_t g = threadIdx.x / 32; g < n / QUANTIZED_GROUP; g += THREADS_cache_rows / 32) {
+        size_t i = g * QUANTIZED_GROUP + lane_of_warp();
         float d;
-        int q = quantise_lane(x[i], &d);
-        char *group = row + g * (sizeof d + QUANTISED_GROUP);
+        int q = quantize_lane(x[i], &d);
+        char *group = row + g * (sizeof d + QUANTIZED_GROUP);
         if (lane_of_warp() == 0)
             *(float *)(void *)group = d;
         group[sizeof d + lane_of_warp()] = (char)q;

@@ -1,5 +1,5 @@
-/* ops/cuda/decode.h -- unpacks a group of 32 quantised weights, as quantised_codes in simd/quantised.c does. simd/quantised.h and
- * simd/quantised_grid.h show the layouts of the blocks.
+/* ops/cuda/decode.h -- unpacks a group of 32 quantized weights, as quantized_codes in simd/quantized.c does. simd/quantized.h and
+ * simd/quantized_grid.h show the layouts of the blocks.
  *
  * Codes are computed four at a time, in the bytes of an integer. Blocks may begin at any address. Only aligned integers are read, so up to
  * three bytes before and after a block are read too; they belong to the same allocation. */
@@ -54,7 +54,7 @@ DEVICE void five_bits(uint32_t q[8], const unsigned char *high, const unsigned c
         q[i] = minus(q[i] | bits_to_bytes(bits >> 4 * i) << 4, above);
 }
 
-/* Codes of E2M1 (quantised_e2m1) and of IQ4_NL (quantised_iq4), for each nibble of the integer. */
+/* Codes of E2M1 (quantized_e2m1) and of IQ4_NL (quantized_iq4), for each nibble of the integer. */
 DEVICE uint32_t e2m1_codes(uint32_t codes)
 {
     const uint32_t table[4] = {0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8fafc};

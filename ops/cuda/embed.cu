@@ -1,10 +1,10 @@
 /* ops/cuda/embed.cu -- rows of the embedding matrix, as f32. */
 #include "ops/cuda/decode.h"
 
-DEVICE float quantised_at(const struct matmul_part &p, size_t n, size_t j)
+DEVICE float quantized_at(const struct matmul_part &p, size_t n, size_t j)
 {
     size_t at = n * p.w.stride + j;
-    unsigned l = (unsigned)at % QUANTISED_GROUP, group = (unsigned)(at % p.format.numbers) / QUANTISED_GROUP;
+    unsigned l = (unsigned)at % QUANTIZED_GROUP, group = (unsigned)(at % p.format.numbers) / QUANTIZED_GROUP;
     struct group_codes codes;
     unpack_group(codes, p.w, p.format.grid, (const unsigned char *)p.w.data + at / p.format.numbers * p.format.bytes, group);
     uint32_t four = 0;
@@ -28,7 +28,7 @@ KERNEL(embed)
     case WEIGHT_I8: y = weight_at<WEIGHT_I8>(w, n, j); break;
     case WEIGHT_I4: y = weight_at<WEIGHT_I4>(w, n, j); break;
     case WEIGHT_F4: y = weight_at<WEIGHT_F4>(w, n, j); break;
-    default: y = quantised_at(a.part, n, j);
+    default: y = quantized_at(a.part, n, j);
     }
     a.y[s * a.ldy + j] = y;
 }

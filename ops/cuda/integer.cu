@@ -2,7 +2,7 @@
  *
  * Tensor cores add products of bytes exactly, so they compute the integer sums of rule 2. One instruction multiplies a group of 32 columns of 16 rows of weights
  * by 8 rows of x. Each lane of a warp gets four of the 128 sums, and adds them to its four chains of fma, group after group. So there is no other exchange, and
- * the bits are those of the kernels in ops/cuda/quantised.cu, which are for few rows.
+ * the bits are those of the kernels in ops/cuda/quantized.cu, which are for few rows.
  *
  * The lanes unpack the weights of a few groups of the 16 rows into shared memory, from which each lane takes what the instruction wants from it. */
 #include "ops/cuda/decode.h"
@@ -30,7 +30,7 @@ struct weight_block {
 /* Unpacks groups first .. first + SLICE - 1, as far as they exist. Rows that the matrix does not have are copies of its last. */
 DEVICE void unpack_slice(struct slice &s, const struct weight_block &m, unsigned first)
 {
-    unsigned i = lane_of_warp() % SLICE, g = first + i, of_block = m.numbers / QUANTISED_GROUP;
+    unsigned i = lane_of_warp() % SLICE, g = first + i, of_block = m.numbers / QUANTIZED_GROUP;
     __syncwarp(); /* all lanes have read the slice before */
     for (unsigned row = lane_of_warp() / SLICE; row < ROWS && g < m.groups; row += 32 / SLICE) {
         struct group_codes codes;
@@ -64,7 +64,7 @@ DEVICE void add_minimums(float acc[4], const int32_t sum[2], const float minimum
 }
 
 /* Group i of a slice times eight rows of x. `of_lane` is the group of x in row g = lane / 4 of them, `of_column` are those of the two columns of this lane. */
-DEVICE void add_group(float acc[4], const struct slice &s, unsigned i, const struct quantised_group *of_lane, const struct quantised_group *const of_column[2],
+DEVICE void add_group(float acc[4], const struct slice &s, unsigned i, const struct quantized_group *of_lane, const struct quantized_group *const of_column[2],
                       int halves, int minimums)
 {
     const unsigned g = lane_of_warp() / 4, t = lane_of_warp() % 4;
@@ -92,14 +92,14 @@ DEVICE void add_group(float acc[4], const struct slice &s, unsigned i, const str
 }
 
 /* One block of rule 2. x: the block's groups of the rows of x that this lane reads: row g, and the two of its columns, of each eight. */
-template <int T> DEVICE void add_block(float (&acc)[T / 8][4], struct slice &s, const struct weight_block &m, const struct quantised_group *const (&x)[T / 8][3],
+template <int T> DEVICE void add_block(float (&acc)[T / 8][4], struct slice &s, const struct weight_block &m, const struct quantized_group *const (&x)[T / 8][3],
                                        int halves, int minimums)
 {
     ROLL for (unsigned first = 0; first < m.groups; first += SLICE) {
         unpack_slice(s, m, first);
         ROLL for (unsigned i = 0; i < SLICE && first + i < m.groups; i++)
             UNROLL for (int e = 0; e < T / 8; e++) {
-                const struct quantised_group *const of_column[2] = {x[e][1] + first + i, x[e][2] + first + i};
+                const struct quantized_group *const of_column[2] = {x[e][1] + first + i, x[e][2] + first + i};
                 add_group(acc[e], s, i, x[e][0] + first + i, of_column, halves, minimums);
             }
     }
@@ -122,16 +122,16 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *sums, 
         unsigned some = blocks - b0 < MOST_BLOCKS ? blocks - b0 : MOST_BLOCKS;
         ROLL for (unsigned u = warp; u < p.side * some; u += WARPS) { /* block b0 + u % some of row group u / some */
             unsigned b = b0 + u % some, n = first + u / some * ROWS;
-            const struct quantised_group *x[T / 8][3];
+            const struct quantized_group *x[T / 8][3];
             float acc[T / 8][4] = {};
             if (n >= rows)
                 continue;
             m.rows = rows - n < ROWS ? rows - n : ROWS;
-            m.groups = (unsigned)((w.cols - b * DOT_BLOCK < DOT_BLOCK ? w.cols - b * DOT_BLOCK : DOT_BLOCK) / QUANTISED_GROUP);
+            m.groups = (unsigned)((w.cols - b * DOT_BLOCK < DOT_BLOCK ? w.cols - b * DOT_BLOCK : DOT_BLOCK) / QUANTIZED_GROUP);
             m.at = (const unsigned char *)w.data + (head * a.w_step + n) * m.row_bytes + b * (DOT_BLOCK / m.numbers * m.bytes);
             UNROLL for (int e = 0; e < T / 8; e++)
                 UNROLL for (unsigned j = 0; j < 3; j++)
-                    x[e][j] = a.groups + head * a.x_step + b * (DOT_BLOCK / QUANTISED_GROUP) +
+                    x[e][j] = a.groups + head * a.x_step + b * (DOT_BLOCK / QUANTIZED_GROUP) +
                               row_of_x(a, tile, (int32_t)(e * 8 + (j ? column_of(j - 1) : row_of(0)))) * a.ldx;
             add_block<T>(acc, slices[warp], m, x, p.format.halves, p.format.minimums);
             UNROLL for (int e = 0; e < T / 8; e++)

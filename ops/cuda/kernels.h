@@ -30,14 +30,14 @@
     X(router, 128)        \
     X(first_not_finite, 128) \
     X(absorb, 128)        \
-    X(quantise_queries, 128) \
+    X(quantize_queries, 128) \
     X(attention_scores, 128) \
     X(attention_values, 128) \
     X(join_blocks, 128)   \
-    X(quantise, 256)      \
-    X(quantised1, 128)    \
-    X(quantised2, 128)    \
-    X(quantised4, 128)    \
+    X(quantize, 256)      \
+    X(quantized1, 128)    \
+    X(quantized2, 128)    \
+    X(quantized4, 128)    \
     X(integer8, 128)      \
     X(integer32, 128)     \
     X(tensor8, 256)       \
@@ -118,7 +118,7 @@ struct round_x_args {
 };
 
 /* y[i*ldy + k] is number k of a row of w, rounded to BF16 (nearest, ties to even), for k < w.cols: of row rows[i], or first + i if `rows` is NULL. w is not
- * quantised. y is a multiple of 16 bytes, ldy of 8 numbers; what is between the rows of y becomes undefined. Grid: the rows of y; the blocks for a row, each
+ * quantized. y is a multiple of 16 bytes, ldy of 8 numbers; what is between the rows of y becomes undefined. Grid: the rows of y; the blocks for a row, each
  * thread with NARROW_COLUMNS numbers. */
 #define NARROW_COLUMNS 4
 struct narrow_args {
@@ -128,10 +128,10 @@ struct narrow_args {
     struct weight_view w;
 };
 
-/* Kernel `quantise` of rule 2: row s of x has `heads` parts of K numbers, x_step numbers apart; y [S, heads, K/32] has their groups. A warp for each
+/* Kernel `quantize` of rule 2: row s of x has `heads` parts of K numbers, x_step numbers apart; y [S, heads, K/32] has their groups. A warp for each
  * group. Grid: S * heads, which may be large; the blocks for a part. */
-struct quantise_args {
-    struct quantised_group *y;
+struct quantize_args {
+    struct quantized_group *y;
     const float *x;
     size_t ldx, K, heads, x_step;
 };
@@ -144,9 +144,9 @@ struct matmul_part {
     float *y;
     size_t ldy;
     unsigned side;
-    struct { /* for quantised weights */
+    struct { /* for quantized weights */
         unsigned numbers, bytes; /* of a block of the format */
-        int halves, minimums;    /* as in struct quantised_format */
+        int halves, minimums;    /* as in struct quantized_format */
         const void *grid;        /* types IQ1 to IQ3: their grid (simd/grids.h) */
     } format;
 };
@@ -156,16 +156,16 @@ struct expert_tile {
     int32_t expert, first, count;
 };
 
-/* Kernels linear1, linear2, linear4 and linear8 (rule 1), quantised1, quantised2, quantised4, integer8 and integer32 (rule 2), and tensor8, tensor16 and tensor64
+/* Kernels linear1, linear2, linear4 and linear8 (rule 1), quantized1, quantized2, quantized4, integer8 and integer32 (rule 2), and tensor8, tensor16 and tensor64
  * (tensor cores, ops/cuda/tensor.cu) multiply matrices by tiles of T rows of x, which is the number in their names. Grid: the blocks that the largest matrix needs; ceil(S / T), or the number of tiles; the number of matrices. */
 #define MATMUL_PARTS 4
 #define LINEAR_ROWS(T) ((T) < 4 ? 1 : (T) < 8 ? 2 : 4) /* rule 1: rows of w that each thread works on; a group has 4 times as many */
-#define QUANTISED_ROWS 8                 /* rule 2: rows in a group */
+#define QUANTIZED_ROWS 8                 /* rule 2: rows in a group */
 #define TENSOR_ROWS 16                   /* tensor cores, also with rule 2: rows in a group */
 struct matmul_args {
     struct matmul_part part[MATMUL_PARTS];
     const float *x;                       /* rule 1 */
-    const struct quantised_group *groups; /* rule 2 */
+    const struct quantized_group *groups; /* rule 2 */
     const uint16_t *narrow;               /* tensor cores: x in BF16, rows a multiple of 8 numbers apart. What is behind column K is undefined */
     size_t ldx, S;                        /* ldx: numbers or groups from one row of x to the next */
     /* 0: `part` has gridDim.z matrices. Else part[0] is the matrix of head 0, and the one of head h = blockIdx.z begins h * w_step rows later; its x begins
@@ -181,9 +181,9 @@ struct matmul_args {
 #define linear2_args matmul_args
 #define linear4_args matmul_args
 #define linear8_args matmul_args
-#define quantised1_args matmul_args
-#define quantised2_args matmul_args
-#define quantised4_args matmul_args
+#define quantized1_args matmul_args
+#define quantized2_args matmul_args
+#define quantized4_args matmul_args
 #define integer8_args matmul_args
 #define integer32_args matmul_args
 #define tensor8_args matmul_args
@@ -271,10 +271,10 @@ struct best_of_rows_args {
  * packed order are in the order of packed_place. */
 struct attention_args {
     const float *q;                       /* [S], ldq numbers apart: heads of n + r numbers */
-    struct weight_view w_uk;              /* rows h * uk_stride + n; not used if it is quantised */
+    struct weight_view w_uk;              /* rows h * uk_stride + n; not used if it is quantized */
     const struct device_row *rows;        /* [S] */
     float *query;                         /* [S, heads, width] = [q_abs | q_rope] in packed order */
-    struct quantised_group *query_groups; /* [S, heads, latent / 32]: q_abs, with cache type q8; only d and q are set */
+    struct quantized_group *query_groups; /* [S, heads, latent / 32]: q_abs, with cache type q8; only d and q are set */
     float *score;                         /* [S, heads, blocks * 256]: s_j */
     float *m, *l;                         /* [S, heads, blocks]: m_b, l_b */
     float *values;                        /* [S, heads, blocks, columns]: o_b, in the order of the cache rows */
@@ -284,8 +284,8 @@ struct attention_args {
     int cache;              /* enum device_cache */
     int rounds_q, rounds_o; /* nonzero: q_nope or o is rounded as the input of a linear layer in precision bf16 */
 };
-/* absorb: q_abs (unless W_uk is quantised: then it is in `query` already, in natural order) and q_rope. Blocks: columns / 512; heads; S / ABSORB_ROWS.
- * quantise_queries: a warp for each group. attention_scores: blocks * 256 / SCORE_TOKENS; heads / SCORE_HEADS; S. attention_values: blocks;
+/* absorb: q_abs (unless W_uk is quantized: then it is in `query` already, in natural order) and q_rope. Blocks: columns / 512; heads; S / ABSORB_ROWS.
+ * quantize_queries: a warp for each group. attention_scores: blocks * 256 / SCORE_TOKENS; heads / SCORE_HEADS; S. attention_values: blocks;
  * heads / VALUE_HEADS times columns / 512; S. join_blocks: S * heads; columns / 128. All are rounded up. */
 #define ABSORB_ROWS 4
 #define SCORE_TOKENS 32
@@ -293,7 +293,7 @@ struct attention_args {
 #define VALUE_HEADS 8
 #define VALUE_COLUMNS 512 /* of a block of threads */
 #define absorb_args attention_args
-#define quantise_queries_args attention_args
+#define quantize_queries_args attention_args
 #define attention_scores_args attention_args
 #define attention_values_args attention_args
 #define join_blocks_args attention_args

@@ -49,7 +49,7 @@ DEVICE uint32_t warp_most(uint32_t x)
 
 /* The rounding of one group of 32 numbers by rule 2: each lane of a warp has one number x, and gets its q. Every lane gets d. All threads of the
  * warp call this together. */
-DEVICE int quantise_lane(float x, float *d)
+DEVICE int quantize_lane(float x, float *d)
 {
     uint32_t most = warp_most(magnitude(x));
     *d = most >= NOT_FINITE ? float_of_bits(0x7fc00000) : 0.0f;

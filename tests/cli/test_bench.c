@@ -176,17 +176,17 @@ TEST(linear_layers_are_measured_alone_and_beside_onednn)
         int large = integer(row, "outputs") == 2048 && integer(row, "inputs") == 7168;
         int by_onednn = !strcmp(string(row, "by"), "onednn"), few = integer(row, "rows") < 512;
         double numbers = real(row, "outputs") * real(row, "inputs"), calls = real(row, "calls");
-        int quantised = *string(row, "weights") == 'Q', four = !strcmp(string(row, "weights"), "Q4_0");
+        int quantized = *string(row, "weights") == 'Q', four = !strcmp(string(row, "weights"), "Q4_0");
         assert_true(large || (integer(row, "outputs") == N && integer(row, "inputs") == K));
         assert_true(about(real(row, "bytes"), calls * matrix_bytes(string(row, "weights"), real(row, "outputs"), real(row, "inputs"))));
         assert_true(about(real(row, "flops"), 2 * numbers * calls * real(row, "rows")));
-        int integers = quantised && has_integer_peaks(all);
+        int integers = quantized && has_integer_peaks(all);
         assert_true(integers ? is_share(row, four ? "of_int4" : "of_int8") : json_is_null(json_object_get(row, "of_int8")));
         assert_true(json_is_null(json_object_get(row, four || !integers ? "of_int8" : "of_int4")));
         if (large && few) /* more of them than caches hold */
             assert_true(real(row, "bytes") > 256e6);
         assert_true(few && integer(row, "rows") > 1 ? is_share(row, "of_one_row") : json_is_null(json_object_get(row, "of_one_row")));
-        assert_true(!by_onednn && (few ? bf16_here && !quantised : f32_here) ? is_share(row, "of_onednn")
+        assert_true(!by_onednn && (few ? bf16_here && !quantized : f32_here) ? is_share(row, "of_onednn")
                                                                              : json_is_null(json_object_get(row, "of_onednn")));
         if (by_onednn)
             theirs++;

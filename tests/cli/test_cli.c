@@ -312,7 +312,7 @@ TEST(inspect_counts_what_the_file_holds)
         struct golden g = golden_read(file);
         json_t *j = JSON("inspect", dir), *tensors = json_object_get(j, "tensors"), *ignored, *t;
         expect_keys(j, "architecture:s model_type:s config:o parameters:i active_parameters:i mtp_modules:i mtp_modules_promised:i mtp:a precision:s "
-                       "mapped_bytes:i widened_bytes:i joined_bytes:i rounded_bytes:i quantised_bytes:i repacked_bytes:i copy_seconds:r "
+                       "mapped_bytes:i widened_bytes:i joined_bytes:i rounded_bytes:i quantized_bytes:i repacked_bytes:i copy_seconds:r "
                        "cache_bytes_per_token:o tensors:o types:o parts:a");
         expect_keys(tensors, "used:i ignored:a");
         size_t k, count = json_object_size(g.header) - (json_object_get(g.header, "__metadata__") != NULL);

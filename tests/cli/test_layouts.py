@@ -377,25 +377,25 @@ def packed_e2m1(tiny, form):
     weights = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "tensor_group" if form == "nvfp4" else "group",
                "group_size": 16 if form == "nvfp4" else 32, "dynamic": False}
     group = {"weights": weights, "input_activations": dict(weights, dynamic="local"), "targets": ["Linear"]}
-    quantisation = {
+    quantization = {
         "modelopt": {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": {"num_bits": 8, "type": "float"}, "ignore": ["lm_head"]},
         "nvfp4": {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "config_groups": {"group_0": group}},
         "mxfp4": {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized", "config_groups": {"group_0": group}},
         "quark": {"quant_method": "quark", "export": {"pack_method": "reorder"}, "global_quant_config": {"weight": {
             "dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}}},
     }[form]
-    return coded, same, config, quantisation
+    return coded, same, config, quantization
 
 
 def floats_of_four_bits():
     """NVFP4 and MXFP4 in the forms of ModelOpt, compressed-tensors and Quark are the same numbers in F32"""
     for form in "modelopt", "nvfp4", "mxfp4", "quark":
-        coded, same, config, quantisation = packed_e2m1("mistral4", form)
+        coded, same, config, quantization = packed_e2m1("mistral4", form)
         assert sum("weight_scale" in n for n in coded) > 20, "the checkpoint has too few packed matrices"
         with tempfile.TemporaryDirectory() as path, tempfile.TemporaryDirectory() as exact:
             write(exact, same, config)
             wanted = fingerprints(exact)
-            write(path, coded, dict(config, quantization_config=quantisation))
+            write(path, coded, dict(config, quantization_config=quantization))
             assert fingerprints(path) == wanted, form + ": other bits than those of the same numbers in F32"
             ran = run(path, "inspect", "--check")
             assert ran.returncode == 0 and "F4" in ran.stdout, ran.stdout + ran.stderr
@@ -405,11 +405,11 @@ def floats_of_four_bits():
                 mxfp4_files(path, exact)
             if form == "nvfp4":
                 ran = run(path, "quantize", "--type", "q8_0", "-o", exact + "/model.gguf")
-                assert ran.returncode == 0 and "tensors of NVFP4 weights are quantised again" in ran.stdout, ran.stdout + ran.stderr
+                assert ran.returncode == 0 and "tensors of NVFP4 weights are quantized again" in ran.stdout, ran.stdout + ran.stderr
             if form == "modelopt":  # with the settings in hf_quant_config.json alone
                 write(path, coded, config)
                 assert fingerprints(path) == wanted, "other bits than those of the same weights under the usual names"
-            damaged_floats_of_four_bits(path, coded, dict(config, quantization_config=quantisation), form)
+            damaged_floats_of_four_bits(path, coded, dict(config, quantization_config=quantization), form)
 
 
 def mxfp4_files(path, folder):

@@ -20,7 +20,7 @@ def is_matrix(name):
 
 
 def int8_rows(tiny, form, exact_in_f16=False):
-    """(coded, F32 of the same numbers, config, description). kv_b_proj and the MTP layer are not quantised, as in the files of vLLM
+    """(coded, F32 of the same numbers, config, description). kv_b_proj and the MTP layer are not quantized, as in the files of vLLM
     Ascend. Scales are F32, or BF16 with compressed-tensors and in old files."""
     plain, config, random = read(TINY + tiny), config_of(TINY + tiny), 3
     config.pop("quantization_config", None)
@@ -108,7 +108,7 @@ def integers_of_eight_bits():
 
 
 def codes_of_eight_bits_are_kept():
-    """Precision q8 quantises no weight again, and neither does a Q8_0 file if f16 holds every scale."""
+    """Precision q8 quantizes no weight again, and neither does a Q8_0 file if f16 holds every scale."""
     coded, _, config, schemes = int8_rows("v3-mtp3", "modelslim", exact_in_f16=True)
     with tempfile.TemporaryDirectory() as path:
         write(path, coded, config)
@@ -143,7 +143,7 @@ def what_is_not_supported():
         write(path, coded, config)
         refused(path, "q_a_proj.weight is I8, wanted quant_model_description.json, or a quantization_config of int8 weights in config.json")
         for name, scheme, sentence in [
-                (stem, "W8A8", f'{DESCRIPTION}: "{stem}" is "W8A8" (static quantisation), which is not supported, only FLOAT, W8A8_DYNAMIC and W8A16'),
+                (stem, "W8A8", f'{DESCRIPTION}: "{stem}" is "W8A8" (static quantization), which is not supported, only FLOAT, W8A8_DYNAMIC and W8A16'),
                 (stem, "W4A8_DYNAMIC", f'"{stem}" is "W4A8_DYNAMIC", which is not supported'),
                 (stem + "_packed", "W4A8_DYNAMIC", f'"{stem}_packed" is "W4A8_DYNAMIC", which is not supported'),
                 (stem, 8, f'"{stem}" is 8, which is not supported'),
@@ -165,7 +165,7 @@ def what_is_not_supported():
                 (stem + "_scale", ["F32", [rows - 1], scale[2][4:]], f"weight_scale is [{rows - 1}], config.json says [{rows}]"),
                 (stem + "_scale", ["F16", [rows], scale[2][:2 * rows]], "weight_scale is F16, wanted F32 or BF16"),
                 (stem + "_offset", ["F32", [rows, 1], bytes(4 * rows - 2) + b"\x80\x3f"],
-                 f"weight_offset is not 0 for row {rows - 1}, only symmetric quantisation is supported"),
+                 f"weight_offset is not 0 for row {rows - 1}, only symmetric quantization is supported"),
                 (stem + "_offset", ["F32", [1], bytes(4)], f"weight_offset is [1], config.json says [{rows}]"),
                 (stem.replace("weight", "deq_scale"), ["F32", [rows], bytes(4 * rows)], "deq_scale has no place in the model"),
                 (mtp + "rot.weight", ["BF16", [4, 4], bytes(32)], f"wants hidden states that are rotated by {mtp}rot.weight"),

@@ -121,13 +121,13 @@ def mistrals_own_files():
 def mistrals_own_files_in_nvfp4():
     """as published for Mistral Small 4: names of Mistral, the quantization_config of compressed-tensors with another group's name,
     and a scale of activations in BF16"""
-    coded, same, config, quantisation = packed_e2m1("mistral4", "nvfp4")
+    coded, same, config, quantization = packed_e2m1("mistral4", "nvfp4")
     assert sum(name.endswith(".weight_packed") for name in coded) > 10
     params = mistral_params(config)
     params["moe"]["first_k_dense_replace"] = config.get("first_k_dense_replace", 0)
     del params["quantization"]
-    group = quantisation["config_groups"]["group_0"]
-    params["quantization_config"] = dict(quantisation, config_groups={"NVFP4A16": group})
+    group = quantization["config_groups"]["group_0"]
+    params["quantization_config"] = dict(quantization, config_groups={"NVFP4A16": group})
     native = {}
     for name, tensor in coded.items():
         native[mistral_name(name)] = ["BF16", [1], b"\x80\x3f"] if name.endswith(".input_global_scale") else tensor

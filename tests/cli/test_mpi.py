@@ -115,7 +115,7 @@ def verify_prints_the_fingerprints_of_one_process():
         assert said["equal"]
         return [(r["draft"], r["auto"] or r["draft_tokens"], r["draft_topk"], r["threads"], r["chunk"], r["isa"], r["fingerprint"]) for r in said["rows"]]
 
-    models = [TALE, "golden/tiny/v3-mtp3", "golden/tiny/v32", "golden/tiny/glm5", "golden/tiny/v2", "golden/gguf/tiny-quantised.gguf"] if ALL else [TALE]
+    models = [TALE, "golden/tiny/v3-mtp3", "golden/tiny/v32", "golden/tiny/glm5", "golden/tiny/v2", "golden/gguf/tiny-quantized.gguf"] if ALL else [TALE]
     for model in models:
         arguments = ["verify", model, "--tokens", "5,6,7,8,9,5,6,7", "-n", "8", "--json"]
         expected = rows(alone(*arguments))

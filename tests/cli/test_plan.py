@@ -177,7 +177,7 @@ def types_may_be_chosen_without_weights():
         for weights, said in (("nvfp4", {"quant_method": "modelopt", "quant_algo": "NVFP4"}), ("mxfp4", {"quant_method": "quark", "global_quant_config": quark})):
             path = published(directory, "DeepSeek-V3", quantization_config=said)
             assert plan(path)["types"] == plan(v3, "--weights", weights)["types"], weights
-        for weights, precision in (("q4_0", "f32"), ("fp8", "q4"), ("bf16", "q4")):  # the same weights in memory: stored so, or quantised when the model is opened
+        for weights, precision in (("q4_0", "f32"), ("fp8", "q4"), ("bf16", "q4")):  # the same weights in memory: stored so, or quantized when the model is opened
             types = plan(v3, "--weights", weights, "--precision", precision)["types"]
             assert set(types) == {"BF16", "Q4_0"} and types == plan(v3, "--precision", "q4")["types"], types
         text = run(v3, "--ranks", "4", "--precision", "bf16").stdout

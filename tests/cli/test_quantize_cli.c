@@ -188,7 +188,7 @@ TEST(a_file_that_cannot_be_finished_leaves_nothing)
     remove_dir(dir);
 }
 
-/* Quantises golden/tale to DIR/q.gguf, and does `then` when the file beside it has been made and not been filled: the program's
+/* Quantizes golden/tale to DIR/q.gguf, and does `then` when the file beside it has been made and not been filled: the program's
  * first word of its progress is held. It must fail with this sentence and leave so many files. */
 static void check_disturbed(void (*then)(pid_t child, const char *out), const char *sentence, size_t left)
 {

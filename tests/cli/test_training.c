@@ -325,12 +325,12 @@ TEST(the_model_may_be_on_another_file_system_than_the_run)
 }
 
 /* Of a checkpoint in FP8: everything else is BF16 then, and config.json has no quantization_config. */
-TEST(modules_that_are_not_trained_do_not_stay_quantised_alone)
+TEST(modules_that_are_not_trained_do_not_stay_quantized_alone)
 {
     write_data("data.jsonl", 12, 7);
     struct said s = RUN("train", V3, "--part", "model", "--mtp-num-layers", "0", "--data", run_file("data.jsonl"), "--train-iters", "1", SMALL, "-o", run_file("run"));
     expect_code(&s, 0);
-    assert_non_null(strstr(s.err, "the MTP modules are left out: they were not trained, and stay quantised\n"));
+    assert_non_null(strstr(s.err, "the MTP modules are left out: they were not trained, and stay quantized\n"));
     forget(&s);
     json_t *facts = JSON("inspect", run_file("run/model"));
     assert_int_equal(integer(facts, "mtp_modules"), 0);
@@ -439,7 +439,7 @@ int main(int argc, char **argv)
         IN_DIR(what_cannot_be_continued_is_refused_by_name),
         IN_DIR(the_result_has_the_frozen_tensors_and_the_trained_ones),
         IN_DIR(the_model_may_be_on_another_file_system_than_the_run),
-        IN_DIR(modules_that_are_not_trained_do_not_stay_quantised_alone),
+        IN_DIR(modules_that_are_not_trained_do_not_stay_quantized_alone),
         IN_DIR(the_result_has_the_weights_of_the_newest_state),
         IN_DIR(modules_go_to_megatrons_names_and_back),
     };

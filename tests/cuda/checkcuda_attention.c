@@ -188,7 +188,7 @@ static struct weight_view random_q8_0(struct device *d, size_t rows, size_t cols
 }
 
 /* q_abs by rule 2 or by rule 1, y by rule 2 or by rule 1. */
-TEST(quantised_weights_have_the_bits_of_the_cpu)
+TEST(quantized_weights_have_the_bits_of_the_cpu)
 {
     enum { H = 3, N = 64, R = 4, V = 6, C = 96, S = 5 };
     static const size_t lengths[S] = {5, 300, 1, 2, 4};
@@ -208,7 +208,7 @@ TEST(quantised_weights_have_the_bits_of_the_cpu)
             struct kv_layout layout = attention_rows(&a);
             struct caches c = make_caches(d, &layout, lengths, S, 0, &seed);
             float *q = with_twin(d, random_floats(S * H * (N + R), &seed), S * H * (N + R) * sizeof(float));
-            CASE("attention with quantised weights, how=%u", how);
+            CASE("attention with quantized weights, how=%u", how);
             compare(d, &a, &c, q, S, 300);
             forget(d, &c);
             device_remove(d, q), device_remove(d, uk.data), device_remove(d, uv.data);
@@ -286,7 +286,7 @@ int main(void)
         cmocka_unit_test_teardown(attention_has_the_bits_of_the_cpu, release_all),
         cmocka_unit_test_teardown(weights_of_every_type_have_the_bits_of_the_cpu, release_all),
         cmocka_unit_test_teardown(numbers_that_are_not_finite_have_the_bits_of_the_cpu, release_all),
-        cmocka_unit_test_teardown(quantised_weights_have_the_bits_of_the_cpu, release_all),
+        cmocka_unit_test_teardown(quantized_weights_have_the_bits_of_the_cpu, release_all),
         cmocka_unit_test_teardown(tiny_numbers_have_the_bits_of_the_cpu, release_all),
         cmocka_unit_test_teardown(long_timelines_and_many_queries_have_the_bits_of_the_cpu, release_all),
         cmocka_unit_test(scratch_does_not_grow_with_a_long_prefill),

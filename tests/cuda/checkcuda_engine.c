@@ -3,7 +3,7 @@
 #include "tests/cuda/checked_device.h"
 #include "tests/support/engine_support.h"
 #include "tests/support/layout_checkpoint.h"
-#include "tests/support/quantised.h"
+#include "tests/support/quantized.h"
 #include "tests/support/tiny.h"
 #include "tests/support/turn.h"
 
@@ -29,7 +29,7 @@ static vb_model *offloaded_with(const char *dir, const char *conventions, enum p
     struct offload_options offload = {device, layers, without_experts};
     struct conventions parsed = {{0}};
     struct model_options o = {.conventions = &parsed, .precision = precision, .cache_type = cache, .offload = &offload, .threads = 1};
-    struct model *m;
+    struct vb_model *m;
     OK(conventions_parse(&parsed, conventions, &err));
     OK(model_open_under(&m, dir, &o, NULL, &err));
     return m;
@@ -152,7 +152,7 @@ static void compare_all_layers(const char *path, const char *name, const char *p
 
 static void every_type_of_gguf_files_has_the_bits_of_the_cpu(__attribute__((unused)) void **state)
 {
-    static const struct quantised_model models[] = {
+    static const struct quantized_model models[] = {
         {.name = "small", .types = {"Q4_0", "Q5_1", "Q8_0", "IQ4_NL"}, .k_b = "MXFP4", .v_b = "Q4_1", .embedding = "Q5_0", .gate = "Q8_0"},
         {.name = "small-mixed", .types = {"MXFP4", "F16", "Q5_0", "Q4_1"}, .k_b = "BF16", .v_b = "Q5_1", .embedding = "IQ4_NL", .gate = "F32", .tied = 1},
         {.name = "iq2", .types = {"IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS"}, .large = 1},
@@ -167,14 +167,14 @@ static void every_type_of_gguf_files_has_the_bits_of_the_cpu(__attribute__((unus
             continue;
         snprintf(file, sizeof file, "%s.gguf", models[i].name);
         snprintf(path, sizeof path, "%s/%s", dir, file);
-        write_quantised(dir, file, models[i]);
+        write_quantized(dir, file, models[i]);
         compare_all_layers(path, models[i].name, "f32");
     }
     remove_dir(dir);
     for (size_t t = 0; t < COUNT(block_types); t++) {
         size_t found = 0;
         for (size_t i = 0; i < COUNT(models); i++) {
-            const struct quantised_model *q = &models[i];
+            const struct quantized_model *q = &models[i];
             const char *const types[] = {q->types[0], q->types[1], q->types[2], q->types[3], q->k_b, q->gate};
             for (size_t k = 0; k < COUNT(types); k++)
                 found += types[k] && !strcmp(types[k], block_types[t].name);
@@ -299,7 +299,7 @@ static void sparse_attention_has_the_bits_of_the_cpu(__attribute__((unused)) voi
 }
 
 /* g of the last two of 42 rows of a module. The first of them keeps the tokens that the second one uses; before, the list has other tokens. */
-static void rows_that_share_a_choice(const struct model *m, float *g)
+static void rows_that_share_a_choice(const struct vb_model *m, float *g)
 {
     enum { N = 42 };
     size_t d = m->config.dims.d;

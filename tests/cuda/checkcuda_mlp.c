@@ -9,13 +9,13 @@ struct three {
 
 static struct weight_view random_view(struct device *d, int type, size_t rows, size_t cols, uint64_t *seed)
 {
-    if (!weight_is_quantised(type)) {
+    if (!weight_is_quantized(type)) {
         struct weight_view stored = random_matrix(type, rows, cols, seed).view;
         if (weight_is_packed(type))
             stored.rounded = in_bf16;
         return on_device(d, &stored, weight_is_packed(type) ? 0 : 29, 0);
     }
-    const struct quantised_format *f = quantised_format(type);
+    const struct quantized_format *f = quantized_format(type);
     size_t bytes = rows * cols / f->numbers * f->bytes;
     unsigned char *data = guarded(bytes);
     for (size_t i = 0; i < bytes; i++)
@@ -110,7 +110,7 @@ TEST(experts_have_the_bits_of_the_cpu)
             for (in_bf16 = 0; in_bf16 <= CAN_BE_BF16(types[m]); in_bf16++)
                 for (size_t n = 0; n < COUNT(shapes); n++) {
                     size_t mark = guard_count, experts = shapes[n].experts, chosen = shapes[n].chosen, S = shapes[n].S;
-                    size_t width = weight_is_quantised(types[m][0]) || m == 3 ? 64 : 36, i = types[m][2] == WEIGHT_Q6_K ? 256 : 64;
+                    size_t width = weight_is_quantized(types[m][0]) || m == 3 ? 64 : 36, i = types[m][2] == WEIGHT_Q6_K ? 256 : 64;
                     size_t bytes, size = S * width * sizeof(float);
                     if (order_ ? m % 3 != 1 || n > 4 : n > 4 && m % 2) /* in other orders, BF16 and Q8_0 only */
                         continue;

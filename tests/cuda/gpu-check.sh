@@ -88,7 +88,7 @@ all_exp() {
 models() {
     local text
     text=$(seq -s, 5 14) # some ids that every model has
-    for model in golden/tiny/* golden/gguf/tiny.gguf golden/gguf/tiny-quantised.gguf golden/gguf/quantised.gguf; do
+    for model in golden/tiny/* golden/gguf/tiny.gguf golden/gguf/tiny-quantized.gguf golden/gguf/quantized.gguf; do
         [ -d "$model" ] || [ "${model##*.}" = gguf ] || continue
         one_model "$model" --tokens "$text" -n 12
     done
@@ -127,11 +127,11 @@ sanitizer() {
     has compute-sanitizer || return
     export CHECKCUDA_DEVICE=cuda
     for tool in memcheck racecheck synccheck; do
-        for name in rows router cache_rows mlp quantised linear tensor attention indexer; do # side by side: they hardly use the GPU
+        for name in rows router cache_rows mlp quantized linear tensor attention indexer; do # side by side: they hardly use the GPU
             timeout -k 5 "$limit" compute-sanitizer --tool $tool --print-limit 20 "$build/tests/checkcuda_$name" >"$work/$tool.$name" 2>&1 &
         done
         wait
-        for name in rows router cache_rows mlp quantised linear tensor attention indexer; do
+        for name in rows router cache_rows mlp quantized linear tensor attention indexer; do
             { echo "== $tool checkcuda_$name"; cat "$work/$tool.$name"; } >>"$logs/sanitizer"
             local said
             said=$(grep -E 'SUMMARY' "$work/$tool.$name" | tail -1)

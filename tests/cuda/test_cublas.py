@@ -82,10 +82,10 @@ def only_the_prompt_is_computed_otherwise():
     assert generated(V3, *PROMPT, "-n", "6", *CUBLAS, "--gpu-layers", "0")["fingerprint"] == contract
     some = {generated(V3, *PROMPT, "-n", "6", *CUBLAS, "--gpu-layers", layers)["fingerprint"] for layers in ("1", "2", "all")}
     assert len(some) > 1 and contract not in some, some
-    dense = [TALE, *PROMPT, "-n", "4", "--precision", "q8"]  # without the experts, all matrices on the GPU are quantised
+    dense = [TALE, *PROMPT, "-n", "4", "--precision", "q8"]  # without the experts, all matrices on the GPU are quantized
     assert generated(*dense, *CUBLAS, "--gpu-experts", "off")["fingerprint"] == generated(*dense)["fingerprint"]
-    quantised = ["golden/gguf/tiny-quantised.gguf", "--tokens", "5,6,7,8,9,5,6,7"]  # all its matrices are
-    assert generated(*quantised, "-n", "4", *CUBLAS)["fingerprint"] == generated(*quantised, "-n", "4")["fingerprint"]
+    quantized = ["golden/gguf/tiny-quantized.gguf", "--tokens", "5,6,7,8,9,5,6,7"]  # all its matrices are
+    assert generated(*quantized, "-n", "4", *CUBLAS)["fingerprint"] == generated(*quantized, "-n", "4")["fingerprint"]
 
 
 def logits_are_as_near_as_those_of_precision_bf16():

@@ -89,7 +89,7 @@ def a_gpu_that_fails_ends_the_run():
 
 
 def generate_has_the_bits_of_the_cpu():
-    for model, more in [("golden/tiny/v3-mtp3", []), ("golden/tiny/glm5", []), ("golden/gguf/tiny-quantised.gguf", []), (TALE, ["--precision", "q8"])]:
+    for model, more in [("golden/tiny/v3-mtp3", []), ("golden/tiny/glm5", []), ("golden/gguf/tiny-quantized.gguf", []), (TALE, ["--precision", "q8"])]:
         wanted = json.loads(output("generate", model, *PROMPT, "-n", "10", "--json", *more))
         for split in [["all"], ["1"], ["auto", "--gpu-experts", "off"]]:
             got = json.loads(output("generate", model, *PROMPT, "-n", "10", "--json", *more, "--device", "cuda", "--gpu-layers", *split))

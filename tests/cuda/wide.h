@@ -58,7 +58,7 @@ static void multiply_wide(struct op_ctx *cx)
     cx->cublas = !by_tensor_cores;
 }
 
-/* Two matrices that read the same x: one in BF16, and one that is quantised. */
+/* Two matrices that read the same x: one in BF16, and one that is quantized. */
 static void check_linear(struct device *d, int type, size_t N, size_t K, size_t S, size_t more, size_t shift, uint64_t *seed)
 {
     size_t mark = guard_count, bytes = op_linear_scratch(S, K), ldy = N + 3, count = S * ldy * sizeof(float), of_q = S * 8 * sizeof(float);
@@ -128,7 +128,7 @@ static float *integer_floats(struct device *d, size_t n, uint64_t *seed)
     return with_twin(d, x, n * sizeof *x);
 }
 
-/* If `mixed` is set, W_gate of the experts is quantised. Then all of an expert obeys the contract, and x is not rounded to BF16. */
+/* If `mixed` is set, W_gate of the experts is quantized. Then all of an expert obeys the contract, and x is not rounded to BF16. */
 static void check_experts(struct device *d, size_t experts, size_t chosen, size_t S, int shares, int mixed, size_t more, uint64_t *seed)
 {
     size_t mark = guard_count, width = 96, i = 40, pairs = S * chosen, size = S * width * sizeof(float), bytes = op_moe_scratch(S, width, i, i, experts, chosen);

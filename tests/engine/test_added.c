@@ -7,9 +7,9 @@
 #define FIRST 5000 /* the id of the first added token; the tokenizer has fewer others */
 
 /* The tokenizer of golden/tokenizer, with these added tokens in place of its own. normalized: a bit for each token. */
-static struct tokenizer *with_tokens(char *const *tokens, size_t count, unsigned normalized)
+static struct vb_tokenizer *with_tokens(char *const *tokens, size_t count, unsigned normalized)
 {
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     json_t *root = json_load_file("golden/tokenizer/tokenizer.json", 0, NULL), *list = json_array();
     for (size_t i = 0; i < count; i++)
         json_array_append_new(list, json_pack("{s:i,s:s,s:b,s:b}", "id", (int)(FIRST + i), "content", tokens[i], "normalized",
@@ -23,7 +23,7 @@ static struct tokenizer *with_tokens(char *const *tokens, size_t count, unsigned
 }
 
 /* The ids that a scan finds, with the number of its steps. `ids` has room. */
-static size_t scan_text(const struct tokenizer *t, const char *text, size_t size, int normalized, int32_t *ids, size_t *steps)
+static size_t scan_text(const struct vb_tokenizer *t, const char *text, size_t size, int normalized, int32_t *ids, size_t *steps)
 {
     struct encoding e = {.t = t};
     struct added_scan s = {.e = &e, .text = text, .size = size, .normalized = normalized, .parse_special = 1};
@@ -81,7 +81,7 @@ TEST(the_longest_token_at_each_place_is_found)
         }
         for (size_t i = 0; i < size; i++)
             text[i] = "XYZabcde"[random_below(&r, i % 50 ? 3 : 8)];
-        struct tokenizer *t = with_tokens(tokens, count, normalized);
+        struct vb_tokenizer *t = with_tokens(tokens, count, normalized);
         for (int kind = 0; kind < 2; kind++) {
             size_t n = scan_by_hand(tokens, count, normalized, kind, text, size, wanted);
             assert_int_equal(scan_text(t, text, size, kind, ids, &steps), n);
@@ -107,7 +107,7 @@ TEST(long_tokens_take_a_few_steps_for_each_byte)
         static const size_t every[] = {SIZE + 1, LONG, LONG / 2, LONG + 1}; /* how often the text has another letter */
         for (size_t count = 1; count <= 3; count++) {
             size_t steps;
-            struct tokenizer *t = with_tokens(tokens, count, 0);
+            struct vb_tokenizer *t = with_tokens(tokens, count, 0);
             for (size_t i = 0; i < SIZE; i++)
                 text[i] = (i + 1) % every[period] ? 'a' : 'c';
             scan_text(t, text, SIZE, 0, ids, &steps);

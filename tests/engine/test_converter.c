@@ -13,7 +13,7 @@
 static struct gguf *quantized(const char *dir, const char *name, enum gguf_as as)
 {
     char from[64], path[128];
-    struct gguf_plan *p;
+    struct vb_quantize *p;
     struct gguf *g;
     snprintf(from, sizeof from, "golden/tiny/%s", name);
     snprintf(path, sizeof path, "%s/%s.gguf", dir, name);

@@ -13,7 +13,7 @@
 #include "tests/support/files.h"
 #include "tests/support/temp_dir.h"
 
-#define EVERY_TYPE "golden/gguf/quantised.gguf"
+#define EVERY_TYPE "golden/gguf/quantized.gguf"
 #define HEADER 4096
 
 /* Opens the model with this directory of copies. */

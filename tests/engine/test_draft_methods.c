@@ -327,7 +327,7 @@ TEST(tokenizers_match_when_every_token_does)
     static const char *const variants[][3] = {{"", "end", "{}"}, {", \"c\": 3", "end", "{}"}, {"", "END", "{}"}, {"", "end", "{\"eos_token\": \"<end>\"}"}};
     static const char *const says[] = {NULL, "token 3 is no token in one and \"c\" in the other", "token 4 is \"<end>\" in one and \"<END>\" in the other",
                                        "EOS are -1 and -1 in one and -1 and 4"};
-    struct tokenizer *t[COUNT(variants)];
+    struct vb_tokenizer *t[COUNT(variants)];
     char text[600];
     for (size_t i = 0; i < COUNT(variants); i++) {
         snprintf(text, sizeof text, json, variants[i][0], variants[i][1]);

@@ -46,7 +46,7 @@ static void evaluate_all(const vb_model *m, const char *prefill, const int32_t *
 }
 
 /* Of the rows that k has seen, those in [first, end) have the expanded form, or the absorbed one. Row 0 attends to one token: with
- * weights that are not quantised, both forms have the same bits there. */
+ * weights that are not quantized, both forms have the same bits there. */
 static void check_forms(const vb_session *s, const struct seen *k, const char *what, size_t first, size_t end, int expanded)
 {
     static struct seen both[2];

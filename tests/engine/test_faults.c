@@ -94,7 +94,7 @@ static const char *const methods[] = {"none", "mtp-eagle", "mtp-vanilla", "eagle
 
 TEST(every_allocation_of_a_model_and_a_session_fails_in_turn)
 {
-    static const char *const dirs[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/gguf/quantised.gguf", "golden/gguf/tiny-indexer.gguf",
+    static const char *const dirs[] = {"golden/tiny/v3", "golden/tiny/v3-mtp3", "golden/tiny/glm", "golden/gguf/quantized.gguf", "golden/gguf/tiny-indexer.gguf",
                                        "golden/tale"};
     static const char *const precisions[] = {"f32", "bf16", "q8"}; /* in the others a copy of each matrix that wants one */
     char what[96];
@@ -302,7 +302,7 @@ TEST(a_batch_loses_one_request_where_an_allocation_fails)
 
 static int open_tokenizer(const struct opening *o, const vb_allocator *a, vb_error *err)
 {
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     int32_t *ids;
     size_t count;
     int code = tokenizer_open(&t, o->dir, a, err);
@@ -338,14 +338,14 @@ static int open_tensors(const struct opening *o, const vb_allocator *a, vb_error
 
 TEST(every_allocation_of_tensors_fails_in_turn)
 {
-    static const char *const paths[] = {"golden/tiny/v3-mtp3", "golden/tiny/v3/model.safetensors", "golden/gguf/tiny-quantised.gguf"};
+    static const char *const paths[] = {"golden/tiny/v3-mtp3", "golden/tiny/v3/model.safetensors", "golden/gguf/tiny-quantized.gguf"};
     for (size_t i = 0; i < 3; i++)
         fail_each(&(struct opening){.what = paths[i], .open = open_tensors, .dir = paths[i]});
 }
 
 static int open_template(const struct opening *o, const vb_allocator *a, vb_error *err)
 {
-    struct chat_template *t;
+    struct vb_template *t;
     char *source, *text;
     size_t size;
     json_t *variables = json_pack("{s:[{s:s,s:s},{s:s,s:[{s:{s:s,s:{s:[i,n]}}}]},{s:s,s:s}],s:[s],s:b}", "messages", "role", "user", "content",

@@ -167,7 +167,7 @@ TEST(threads_and_panels_do_not_change_the_fingerprint_of_a_model)
 
 static uint64_t fingerprint_of_text(const char *json, size_t size, const char *config)
 {
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     OK(tokenizer_parse(&t, json, size, config, strlen(config), "tokenizer.json", NULL, &err));
     uint64_t out = vb_tokenizer_fingerprint(t);
     tokenizer_close(t);

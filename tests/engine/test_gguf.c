@@ -4,7 +4,7 @@
 
 #include "engine/files/gguf.h"
 #include "engine/text/tokenizer_internal.h"
-#include "ops/quantise.h"
+#include "ops/quantize.h"
 #include "simd/decode.h"
 #include "tests/support/gguf.h"
 #include "tests/support/same_model.h"
@@ -140,8 +140,8 @@ TEST(mtp_layers_of_the_metadata_may_be_missing)
     remove_dir(dir);
 }
 
-/* llama.cpp quantises indexer.proj with all other matrices. Its products are computed in f32 all the same. */
-TEST(a_quantised_weights_proj_is_computed_in_f32)
+/* llama.cpp quantizes indexer.proj with all other matrices. Its products are computed in f32 all the same. */
+TEST(a_quantized_weights_proj_is_computed_in_f32)
 {
     static unsigned char blocks[8][34 * 64];
     char dir[64];
@@ -156,7 +156,7 @@ TEST(a_quantised_weights_proj_is_computed_in_f32)
         assert_true(used < COUNT(blocks) && v->rows * v->cols <= COUNT(wide));
         for (size_t row = 0; row < v->rows; row++)
             decode_weights(wide + row * v->cols, v, row, 0, v->cols);
-        assert_int_equal(op_quantise_q8_0(blocks[used], wide, v->rows * v->cols), 0);
+        assert_int_equal(op_quantize_q8_0(blocks[used], wide, v->rows * v->cols), 0);
         *v = (struct weight_view){.type = WEIGHT_Q8_0, .data = blocks[used++], .rows = v->rows, .cols = v->cols, .stride = v->cols};
     }
     assert_int_equal(used, 3); /* two full layers and the MTP layer */
@@ -340,10 +340,10 @@ TEST(a_set_of_files_is_one_model)
 
 /* ---- the tokenizer ---- */
 
-static struct tokenizer *open_tokenizer(const char *tokenizer, const char *pre, size_t size)
+static struct vb_tokenizer *open_tokenizer(const char *tokenizer, const char *pre, size_t size)
 {
     struct gguf_writer w = {0};
-    struct tokenizer *t = NULL;
+    struct vb_tokenizer *t = NULL;
     struct gguf *g;
     size_t n;
     key_u32(&w, "tokenizer.ggml.bos_token_id", 0);
@@ -359,7 +359,7 @@ static struct tokenizer *open_tokenizer(const char *tokenizer, const char *pre, 
 
 TEST(a_tokenizer_gives_the_ids_of_its_tokenizer_json)
 {
-    struct tokenizer *json = NULL, *gguf = open_tokenizer("golden/tale", "deepseek-v3", 1100);
+    struct vb_tokenizer *json = NULL, *gguf = open_tokenizer("golden/tale", "deepseek-v3", 1100);
     OK(tokenizer_open(&json, "golden/tale", NULL, &err));
     check_same_tokenizer(json, gguf, 1100);
     tokenizer_close(gguf);
@@ -367,7 +367,7 @@ TEST(a_tokenizer_gives_the_ids_of_its_tokenizer_json)
 }
 
 /* Compares the words of a text with a list of them. */
-static void check_words(const char *name, const struct tokenizer *t, const char *text, const json_t *words)
+static void check_words(const char *name, const struct vb_tokenizer *t, const char *text, const json_t *words)
 {
     int32_t *sizes;
     size_t count, at = 0, i;
@@ -402,7 +402,7 @@ TEST(each_name_cuts_words_in_its_way)
     size_t k;
     assert_non_null(root);
     for (size_t i = 0; i < COUNT(names); i++) {
-        struct tokenizer *t = open_tokenizer("golden/tokenizer", names[i].name, 900);
+        struct vb_tokenizer *t = open_tokenizer("golden/tokenizer", names[i].name, 900);
         json_t *cases = json_object_get(json_object_get(root, names[i].as), "cases");
         assert_true(json_array_size(cases) > 40);
         json_array_foreach(cases, k, one)
@@ -432,7 +432,7 @@ TEST(each_name_has_its_ids)
         {"glm4", ".h", 1},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
-        struct tokenizer *t = open_tokenizer("golden/tokenizer", cases[i].name, 900);
+        struct vb_tokenizer *t = open_tokenizer("golden/tokenizer", cases[i].name, 900);
         int32_t *ids;
         size_t n;
         OK(tokenizer_encode(t, cases[i].text, strlen(cases[i].text), 1, &ids, &n, &err));
@@ -446,7 +446,7 @@ TEST(each_name_has_its_ids)
 TEST(a_model_with_a_tokenizer_is_one_file)
 {
     char dir[64], path[128];
-    struct tokenizer *t = NULL;
+    struct vb_tokenizer *t = NULL;
     vb_model *m = open_tiny("v2-lite");
     make_dir(dir);
     write_model(dir, "m.gguf", m, &(struct gguf_choice){0});
@@ -474,7 +474,7 @@ int main(void)
         cmocka_unit_test(parts_beside_the_whole_are_explained),
         cmocka_unit_test(indexers_of_shared_layers_are_left_out),
         cmocka_unit_test(mtp_layers_of_the_metadata_may_be_missing),
-        cmocka_unit_test(a_quantised_weights_proj_is_computed_in_f32),
+        cmocka_unit_test(a_quantized_weights_proj_is_computed_in_f32),
         cmocka_unit_test(every_constant_is_the_one_of_config_json),
         cmocka_unit_test(a_float_is_the_decimal_that_it_was),
         cmocka_unit_test(without_group_keys_there_are_no_groups_and_it_is_known),

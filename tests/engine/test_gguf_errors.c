@@ -183,7 +183,7 @@ static void cut(const char *path, size_t step)
 TEST(a_file_cut_anywhere_is_told)
 {
     cut("golden/gguf/tiny.gguf", 1);
-    cut("golden/gguf/tiny-quantised.gguf", 31);
+    cut("golden/gguf/tiny-quantized.gguf", 31);
 }
 
 /* ---- metadata ---- */
@@ -234,7 +234,7 @@ static int open_a_model(const char *path, vb_error *err)
 
 static int open_a_tokenizer(const char *path, vb_error *err)
 {
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     int rc = tokenizer_open(&t, path, NULL, err);
     tokenizer_close(t);
     return rc;
@@ -388,7 +388,7 @@ TEST(a_tokenizer_of_another_kind_is_told)
 static int parse_tokenizer(struct gguf_writer *w, const char *const *tokens, size_t count, const int32_t *kinds, vb_error *err)
 {
     struct gguf *g;
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     size_t size;
     key_string(w, "tokenizer.ggml.model", "gpt2");
     key_string(w, "tokenizer.ggml.pre", "gpt-2");
@@ -501,8 +501,8 @@ TEST(every_allocation_may_fail)
         for (long fail = 0;; fail++) {
             struct counted counted = {.fail = fail};
             vb_allocator a = {counted_alloc, counted_free, &counted};
-            struct tokenizer *t = NULL;
-            struct model *m = NULL;
+            struct vb_tokenizer *t = NULL;
+            struct vb_model *m = NULL;
             vb_error err = {0};
             int rc = what ? tokenizer_open(&t, "golden/gguf/tiny.gguf", &a, &err) : model_open(&m, "golden/gguf/tiny.gguf", &a, &err);
             if (!rc) {

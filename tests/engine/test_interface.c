@@ -41,7 +41,7 @@ TEST(a_model_describes_itself)
     assert_string_equal(facts.conventions, "concat=hidden-embedding");
     assert_int_equal(facts.mtp_modules, 3);
     assert_int_equal(json_array_size(json_object_get(o, "mtp")), 3);
-    assert_true(facts.copied_bytes > 0 && json_integer_value(json_object_get(o, "quantised_bytes")) > 0);
+    assert_true(facts.copied_bytes > 0 && json_integer_value(json_object_get(o, "quantized_bytes")) > 0);
     json_array_foreach(json_object_get(o, "parts"), i, row)
         parts += (size_t)json_integer_value(json_object_get(row, "bytes"));
     json_object_foreach(json_object_get(o, "types"), type, bytes)
@@ -206,29 +206,29 @@ static uint64_t fingerprint_of(const char *dir, const char *precision)
 TEST(a_model_becomes_a_file_of_the_size_and_types_that_were_planned)
 {
     char dir[64], path[128];
-    vb_quantise *q;
-    vb_quantised_tensor t;
+    vb_quantize *q;
+    vb_quantized_tensor t;
     size_t bytes = 0, blocks = 0;
     make_dir(dir);
     snprintf(path, sizeof path, "%s/q.gguf", dir);
     vb_model *m = model_of("golden/tiny/v3", NULL);
-    ok(vb_quantise_open(&q, m, "golden/tiny/v3", &(vb_quantise_options){.type = "q8_0"}, &err));
+    ok(vb_quantize_open(&q, m, "golden/tiny/v3", &(vb_quantize_options){.type = "q8_0"}, &err));
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
     assert_true(fd >= 0);
-    ok(vb_quantise_write(q, fd, path, 1, NULL, NULL, &err));
-    assert_int_equal(lseek(fd, 0, SEEK_END), vb_quantise_bytes(q));
+    ok(vb_quantize_write(q, fd, path, 1, NULL, NULL, &err));
+    assert_int_equal(lseek(fd, 0, SEEK_END), vb_quantize_bytes(q));
     close(fd);
-    for (size_t i = 0; vb_quantise_tensor(q, i, &t); i++) {
+    for (size_t i = 0; vb_quantize_tensor(q, i, &t); i++) {
         bytes += t.bytes;
         blocks += !strcmp(t.type, "Q8_0");
         assert_in_range(t.ndim, 1, 3);
     }
-    assert_true(blocks > 0 && bytes < vb_quantise_bytes(q));
-    vb_quantise_close(q);
+    assert_true(blocks > 0 && bytes < vb_quantize_bytes(q));
+    vb_quantize_close(q);
     assert_true(fingerprint_of(path, NULL) == fingerprint_of("golden/tiny/v3", "q8"));
-    refused(vb_quantise_open(&q, m, "golden/tiny/v3", &(vb_quantise_options){.type = "q9"}, &err), VB_BAD_ARGUMENT, "type is q9");
-    refused(vb_quantise_open(&q, m, "golden/tiny/v3", &(vb_quantise_options){0}, &err), VB_BAD_ARGUMENT, "type is missing");
-    refused(vb_quantise_open(&q, m, "golden/tiny/v3", &(vb_quantise_options){.type = "f32", .head_type = "x"}, &err), VB_BAD_ARGUMENT,
+    refused(vb_quantize_open(&q, m, "golden/tiny/v3", &(vb_quantize_options){.type = "q9"}, &err), VB_BAD_ARGUMENT, "type is q9");
+    refused(vb_quantize_open(&q, m, "golden/tiny/v3", &(vb_quantize_options){0}, &err), VB_BAD_ARGUMENT, "type is missing");
+    refused(vb_quantize_open(&q, m, "golden/tiny/v3", &(vb_quantize_options){.type = "f32", .head_type = "x"}, &err), VB_BAD_ARGUMENT,
             "head type is x");
     assert_null(q);
     vb_model_close(m);

@@ -108,7 +108,7 @@ TEST(a_tokenizer_without_a_length_is_read)
     static const char text[] = "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]},\"decoder\":{\"type\":\"ByteLevel\"},"
                                "\"truncation\":{\"max_length\":" VERY_LARGE_INTEGER "},\"added_tokens\":[]}";
     static const char config[] = "{\"model_max_length\":" VERY_LARGE_INTEGER "}";
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     vb_error err = {0};
     if (tokenizer_parse(&t, text, sizeof text - 1, config, sizeof config - 1, "t.json", NULL, &err))
         fail_msg("%s", err.message);
@@ -117,7 +117,7 @@ TEST(a_tokenizer_without_a_length_is_read)
 
 static void expect_tokenizer(const char *text, const char *message)
 {
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     vb_error err = {0};
     assert_int_equal(tokenizer_parse(&t, text, strlen(text), NULL, 0, "t.json", NULL, &err), VB_BAD_CHECKPOINT);
     assert_string_equal(err.message, message);
@@ -213,7 +213,7 @@ static int speak_german(const char *dir)
 
 static void render(char out[512], const char *source)
 {
-    struct chat_template *t;
+    struct vb_template *t;
     json_t *variables = json_object();
     vb_error err = {0};
     char *text = NULL;

@@ -26,7 +26,7 @@ static const char *const checkpoints[] = {TINY_CHECKPOINTS(TINY_NAME)};
 
 /* ---- what binds ----------------------------------------------------------------------------------------------------- */
 
-static void check_view(const struct model *m, const struct weight_view *w, size_t rows, size_t cols, const char *name)
+static void check_view(const struct vb_model *m, const struct weight_view *w, size_t rows, size_t cols, const char *name)
 {
     const struct tensor *t = checkpoint_find(m->checkpoint, name);
     char scale_name[256];
@@ -51,7 +51,7 @@ TEST(the_tiny_checkpoints_bind_completely)
     static const int modules[] = {TINY_CHECKPOINTS(TINY_MODULES)};
     for (size_t i = 0; i < COUNT(checkpoints); i++) {
         char dir[64];
-        struct model *m;
+        struct vb_model *m;
         vb_error err;
         snprintf(dir, sizeof dir, TINY "%s", checkpoints[i]);
         if (model_open(&m, dir, NULL, &err))
@@ -74,7 +74,7 @@ TEST(the_tiny_checkpoints_bind_completely)
 
 TEST(views_point_at_the_tensors_of_their_names)
 {
-    struct model *m;
+    struct vb_model *m;
     vb_error err;
     assert_int_equal(model_open(&m, TINY "v3", NULL, &err), VB_OK);
     const struct mla *a = &m->layers[2].self_attn;
@@ -106,7 +106,7 @@ TEST(views_point_at_the_tensors_of_their_names)
 
 TEST(vectors_are_widened_to_f32)
 {
-    struct model *m;
+    struct vb_model *m;
     vb_error err;
     for (size_t i = 0; i < COUNT(checkpoints); i++) {
         char dir[64];
@@ -158,7 +158,7 @@ TEST(each_wrong_shape_is_told_with_both_shapes)
     list_open(&l, TINY "v3");
     for (size_t i = 0; i < l.count; i++) {
         struct tensor *t = &l.tensors[i];
-        struct model *m;
+        struct vb_model *m;
         vb_error err;
         char wants[256];
         long long rows = t->shape[0], cols = t->shape[1];
@@ -187,7 +187,7 @@ TEST(each_wrong_dtype_is_told)
     list_open(&l, TINY "v3");
     for (size_t i = 0; i < l.count; i++) {
         struct tensor *t = &l.tensors[i], whole = *t;
-        struct model *m;
+        struct vb_model *m;
         vb_error err;
         t->dtype = DTYPE_OTHER;
         strcpy(t->dtype_name, "I64");
@@ -229,7 +229,7 @@ TEST(what_is_left_over_is_told_unless_it_is_explained)
     extra.name = "model.layers.0.self_attn.rotary_emb.inv_freq";
     extra.dtype = DTYPE_OTHER;
     l.tensors[l.count++] = extra;
-    struct model *m = bind_or_fail(&l);
+    struct vb_model *m = bind_or_fail(&l);
     assert_string_equal(checkpoint_find(m->checkpoint, extra.name)->ignored, "computed from config.json");
     model_close(m);
     l.count--;
@@ -250,7 +250,7 @@ TEST(mtp_layers_may_be_absent_but_not_in_part)
     struct list l;
     list_open(&l, TINY "v3-mtp3");
     list_remove_prefix(&l, "model.layers.5.");
-    struct model *m = bind_or_fail(&l);
+    struct vb_model *m = bind_or_fail(&l);
     assert_int_equal(m->num_mtp, 2);
     check_parameters(m);
     model_close(m);
@@ -276,7 +276,7 @@ TEST(mtp_layers_may_be_absent_but_not_in_part)
     l.config.num_hidden_layers = 2; /* a main layer is no MTP layer: nothing may hide it */
     expect_bind(&l, VB_BAD_CHECKPOINT, "the list: model.layers.2.enorm.weight is missing");
     l.config.num_nextn_predict_layers = 0;
-    struct model *none;
+    struct vb_model *none;
     vb_error err;
     assert_int_equal(list_bind(&l, &none, &err), VB_BAD_CHECKPOINT);
     assert_non_null(strstr(err.message, ": model.layers.2.input_layernorm.weight has no place in the model of config.json"));
@@ -291,7 +291,7 @@ TEST(opening_fails_cleanly_at_every_allocation)
         for (;; fail++) {
             struct counted counted = {.fail = fail};
             vb_allocator a = {counted_alloc, counted_free, &counted};
-            struct model *m;
+            struct vb_model *m;
             vb_error err = {0};
             int rc = model_open(&m, some[i], &a, &err);
             if (!rc)
@@ -309,7 +309,7 @@ TEST(opening_fails_cleanly_at_every_allocation)
 TEST(a_model_without_weights_or_with_a_bad_config_is_told)
 {
     char dir[64], wants[256];
-    struct model *m;
+    struct vb_model *m;
     vb_error err;
     make_dir(dir);
     write_text(dir, "config.json", "{\"architectures\":[\"DeepseekV4ForCausalLM\"]}");
@@ -430,7 +430,7 @@ static void check_r1(const char *list_path, const char *config_path)
     size_t size;
     struct config config;
     struct checkpoint *c;
-    struct model *m;
+    struct vb_model *m;
     vb_error err;
     if (vb_read_file(NULL, list_path, &text, &size, &err))
         fail_msg("%s", err.message);

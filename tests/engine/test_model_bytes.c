@@ -78,7 +78,7 @@ TEST(a_weight_that_is_no_number_is_told_with_its_place)
          "model.safetensors: model.layers.3.mlp.gate.e_score_correction_bias [11] is not finite"},
     };
     char dir[64];
-    struct model *m;
+    struct vb_model *m;
     vb_error err;
     for (size_t i = 0; i < COUNT(cases); i++) {
         patched_v3(dir, cases[i].name, cases[i].at, cases[i].bytes, cases[i].count);
@@ -99,7 +99,7 @@ TEST(mtp_copies_are_compared_and_a_changed_one_counts)
 {
     static const unsigned char three[2] = {0x40, 0x40};
     char dir[64];
-    struct model *m;
+    struct vb_model *m;
     vb_error err;
     assert_int_equal(model_open(&m, TINY "v3", NULL, &err), VB_OK);
     assert_int_equal(model_mtp_copy(m, 0, 0), MTP_COPY_EQUAL);
@@ -128,7 +128,7 @@ TEST(mtp_copies_are_compared_and_a_changed_one_counts)
 
 TEST(scales_at_odd_addresses_are_copied)
 {
-    struct model *m;
+    struct vb_model *m;
     vb_error err;
     size_t odd = 0, vectors = 0;
     assert_int_equal(model_open(&m, TINY "v3", NULL, &err), VB_OK); /* its header is not padded */

@@ -114,7 +114,7 @@ TEST(auto_puts_the_attention_of_a_large_model_before_its_experts)
     json_error_t why;
     json_t *all = json_load_file("golden/published/configs.json", 0, &why);
     char dir[64], *text = json_dumps(json_object_get(all, "DeepSeek-V3"), 0);
-    struct model *m;
+    struct vb_model *m;
     int from_config;
     assert_non_null(text);
     make_dir(dir);

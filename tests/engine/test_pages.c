@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "engine/base/pages.h"
-#include "simd/quantised.h"
+#include "simd/quantized.h"
 
 #define MIB ((size_t)1 << 20)
 #define SIZE (24 * MIB)
@@ -140,10 +140,10 @@ TEST(no_memory_for_the_list_of_pieces_is_an_error)
     munmap(memory, SIZE);
 }
 
-/* Byte `at` of a panel of the blocks, by the layout in simd/quantised.h. block[r] is row r; rows from `rows` on do not exist. */
+/* Byte `at` of a panel of the blocks, by the layout in simd/quantized.h. block[r] is row r; rows from `rows` on do not exist. */
 static unsigned char byte_of_panel(enum weight_type type, size_t groups, const unsigned char *const *block, size_t rows, size_t at)
 {
-    size_t pair = panel_pair_bytes(type), code_bytes = panel_code_bytes(type), size = quantised_format(type)->bytes;
+    size_t pair = panel_pair_bytes(type), code_bytes = panel_code_bytes(type), size = quantized_format(type)->bytes;
     size_t wide = type == WEIGHT_Q8_F32 ? 4 : 2, in = at % pair, scale = in < 64; /* wide: bytes of a scale */
     size_t g = at / pair * 2 + (scale ? in / wide / 16 : (in - 64) / code_bytes);
     size_t k = scale ? in % (16 * wide) : (in - 64) % code_bytes, r = scale ? k / wide : k % 64 / 4;
@@ -170,10 +170,10 @@ TEST(every_byte_of_a_panel_is_the_one_that_the_layout_says)
                     for (size_t g = 1; g < 3; g++)
                         memcpy(blocks[r] + 36 * g, blocks[r], 4);
                 memset(panel, 0xaa, sizeof panel);
-                panel_from_rows(panel, type, groups * QUANTISED_GROUP, row, rows);
-                for (size_t at = 0; at < panel_bytes(type, groups * QUANTISED_GROUP); at++)
+                panel_from_rows(panel, type, groups * QUANTIZED_GROUP, row, rows);
+                for (size_t at = 0; at < panel_bytes(type, groups * QUANTIZED_GROUP); at++)
                     if (panel[at] != byte_of_panel(type, groups, row, rows, at))
-                        fail_msg("%s, %zu rows, %zu groups: byte %zu", quantised_format(type)->name, rows, groups, at);
+                        fail_msg("%s, %zu rows, %zu groups: byte %zu", quantized_format(type)->name, rows, groups, at);
             }
 }
 

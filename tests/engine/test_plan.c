@@ -18,9 +18,9 @@ static const char *const tiny[] = {TINY_CHECKPOINTS(TINY_PATH) TINY_WITH_INDEXER
 static const uint64_t one[] = {0, 1}, two[] = {0, 1, 2}, unequal[] = {0, 2, 3, 4}, many[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
 static const struct op_ranks alone = {.count = 1, .before = one}, splits[] = {{.count = 2, .before = two}, {.count = 3, .before = unequal}, {.count = 12, .before = many}};
 
-static struct model *shapes_of(const char *path, const char *type, const struct model_options *o)
+static struct vb_model *shapes_of(const char *path, const char *type, const struct model_options *o)
 {
-    struct model *m;
+    struct vb_model *m;
     vb_error err;
     int from_config;
     if (model_open_shapes(&m, path, type, o, &from_config, NULL, &err))
@@ -41,12 +41,12 @@ static void write_published(const char *dir, const char *name)
     json_decref(all);
 }
 
-static struct model *published(const char *name, const char *type, enum precision precision)
+static struct vb_model *published(const char *name, const char *type, enum precision precision)
 {
     char dir[64];
     make_dir(dir);
     write_published(dir, name);
-    struct model *m = shapes_of(dir, type, &(struct model_options){.precision = precision});
+    struct vb_model *m = shapes_of(dir, type, &(struct model_options){.precision = precision});
     remove_dir(dir);
     return m;
 }
@@ -97,7 +97,7 @@ static void keep(void *context, const struct read *r)
     all->read[all->count++] = *r;
 }
 
-static void reads_of(struct reads *all, const struct model *m)
+static void reads_of(struct reads *all, const struct vb_model *m)
 {
     all->count = 0;
     for (size_t l = 0; l < m->config.dims.layers; l++)
@@ -110,7 +110,7 @@ static void same_views(const char *path, enum precision precision)
 {
     static struct reads a, b;
     struct model_options o = {.precision = precision};
-    struct model *real, *shapes = shapes_of(path, NULL, &o);
+    struct vb_model *real, *shapes = shapes_of(path, NULL, &o);
     vb_error err;
     if (model_open_under(&real, path, &o, NULL, &err))
         fail_msg("%s: %s", path, err.message);
@@ -123,7 +123,7 @@ static void same_views(const char *path, enum precision precision)
             fail_msg("%s, precision %d, matrix %zu: type %d [%zu,%zu], without copies %d [%zu,%zu]", path, precision, i, x->type, x->rows, x->cols,
                      y->type, y->rows, y->cols);
     }
-    assert_true(real->rounded_bytes == shapes->rounded_bytes && real->quantised_bytes == shapes->quantised_bytes);
+    assert_true(real->rounded_bytes == shapes->rounded_bytes && real->quantized_bytes == shapes->quantized_bytes);
     assert_true(!shapes->copied && shapes->lm_head.type == real->lm_head.type);
     model_close(real);
     model_close(shapes);
@@ -145,7 +145,7 @@ TEST(a_lack_of_memory_is_told_and_nothing_is_left)
     for (; !done; fail += fail < 30 ? 1 : 97) { /* each of the first 30 allocations, and then every 97th of thousands */
         struct counted counted = {.fail = fail};
         vb_allocator a = {counted_alloc, counted_free, &counted};
-        struct model *m = NULL;
+        struct vb_model *m = NULL;
         vb_error err;
         int from_config, rc = model_open_shapes(&m, dir, "q8_0", &(struct model_options){.precision = PRECISION_Q4}, &from_config, &a, &err);
         done = !rc && counted.requests <= fail;
@@ -163,7 +163,7 @@ TEST(a_lack_of_memory_is_told_and_nothing_is_left)
 
 static double near(double a, double b) { return fabs(a - b) <= 1e-9 * fabs(b); }
 
-static void check_split(const char *path, const struct model *m, const struct op_ranks *s)
+static void check_split(const char *path, const struct vb_model *m, const struct op_ranks *s)
 {
     struct plan_memory all = plan_memory(m, &alone, 0, 40, m->num_mtp > 0);
     double own = 0, mine = 0, gathered = 0;
@@ -184,7 +184,7 @@ TEST(all_ranks_together_have_each_row_once)
 {
     for (size_t i = 0; i < COUNT(tiny); i++)
         for (int precision = PRECISION_F32; precision <= PRECISION_Q4; precision++) {
-            struct model *m = shapes_of(tiny[i], NULL, &(struct model_options){.precision = (enum precision)precision});
+            struct vb_model *m = shapes_of(tiny[i], NULL, &(struct model_options){.precision = (enum precision)precision});
             for (size_t k = 0; k < COUNT(splits); k++) /* a head of the tiny checkpoints need not end where a panel of 16 rows ends */
                 if (precision < PRECISION_Q8)
                     check_split(tiny[i], m, &splits[k]);
@@ -193,7 +193,7 @@ TEST(all_ranks_together_have_each_row_once)
             model_close(m);
         }
     for (int precision = PRECISION_Q8; precision <= PRECISION_Q4; precision++) {
-        struct model *m = published("DeepSeek-V3", NULL, (enum precision)precision);
+        struct vb_model *m = published("DeepSeek-V3", NULL, (enum precision)precision);
         for (size_t k = 0; k < COUNT(splits); k++)
             check_split("DeepSeek-V3", m, &splits[k]);
         model_close(m);
@@ -241,7 +241,7 @@ static struct ran run_ranks(const char *path, const char *precision, const char 
 static void check_run(const char *path, const char *name, enum precision precision)
 {
     struct ran ran = run_ranks(path, name, NULL);
-    struct model *shapes = shapes_of(path, NULL, &(struct model_options){.precision = precision});
+    struct vb_model *shapes = shapes_of(path, NULL, &(struct model_options){.precision = precision});
     const struct op_ranks *split = &splits[1];
     struct plan_cost pass = plan_target(shapes, split, 0, 1, 20, 1);
     assert_int_equal(ran.result.tokens, STEPS);
@@ -260,7 +260,7 @@ static void check_run(const char *path, const char *name, enum precision precisi
 /* Each draft is a pass of the module, and each forward pass of the target verifies one. */
 TEST(ranks_that_draft_exchange_what_is_planned)
 {
-    struct model *m = shapes_of("golden/tiny/v3", NULL, &(struct model_options){0});
+    struct vb_model *m = shapes_of("golden/tiny/v3", NULL, &(struct model_options){0});
     struct ran ran = run_ranks("golden/tiny/v3", "f32", "mtp-eagle");
     struct plan_cost pass = plan_target(m, &splits[1], 0, 2, 20, 2), module = plan_module(m, &splits[1], 0, 1, 20);
     double drafted = (double)ran.result.drafted, forwards = (double)ran.result.forwards;
@@ -296,7 +296,7 @@ TEST(the_expected_number_of_experts_is_the_mean_over_all_choices)
 
 static void check_gathers(const char *model, const char *type, enum precision precision, double gathers, double bytes, double vocabulary)
 {
-    struct model *m = published(model, type, precision);
+    struct vb_model *m = published(model, type, precision);
     for (size_t k = 0; k < COUNT(splits); k++) {
         struct plan_cost layers = plan_target(m, &splits[k], 0, 1, 1000, 0), all = plan_target(m, &splits[k], 0, 1, 1000, 1);
         if (layers.gathers != gathers || layers.gathered != bytes || all.gathers != gathers + 1 || all.gathered != bytes + 4 * vocabulary)
@@ -327,7 +327,7 @@ TEST(gathers_of_deepseek_v3_are_those_of_its_shapes)
 /* The figures of the report: 671 B parameters, 37 B of them for a token. In FP8, the embedding, the head and the routers have two bytes. */
 TEST(a_token_of_deepseek_v3_reads_37_gb)
 {
-    struct model *m = published("DeepSeek-V3", NULL, PRECISION_F32);
+    struct vb_model *m = published("DeepSeek-V3", NULL, PRECISION_F32);
     struct plan_cost pass = plan_target(m, &alone, 0, 1, 1, 1);
     double parameters = (double)model_active_parameters(m) - 7168, head = 129280.0 * 7168, routers = 58.0 * 256 * 7168;
     /* a scale of four bytes for 128 x 128 weights, and vectors, are less than a thousandth */
@@ -342,7 +342,7 @@ TEST(a_token_of_deepseek_v3_reads_37_gb)
 
 TEST(heads_are_not_cut_and_a_rank_may_have_none)
 {
-    struct model *m = published("DeepSeek-V3", NULL, PRECISION_F32);
+    struct vb_model *m = published("DeepSeek-V3", NULL, PRECISION_F32);
     uint64_t before[301];
     for (size_t r = 0; r <= 300; r++)
         before[r] = r;

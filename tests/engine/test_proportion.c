@@ -81,7 +81,7 @@ TEST(white_space_before_which_a_token_repeats_is_looked_through_once)
                                "\"added_tokens\":[{\"id\":2,\"content\":\" \",\"rstrip\":true,\"normalized\":false}]}";
     size_t size = 1 << 21, count;
     char *blanks = malloc(size);
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     int32_t *ids;
     vb_error err;
     assert_non_null(blanks);
@@ -103,7 +103,7 @@ TEST(white_space_before_which_a_token_repeats_is_looked_through_once)
 
 static size_t bytes_of_a_pass(int dense_layers, int intermediate_size, int routed_experts)
 {
-    struct model m = {.config = {.vocab_size = 100, .hidden_size = 64, .num_hidden_layers = 3, .max_position_embeddings = 64, .num_attention_heads = 2,
+    struct vb_model m = {.config = {.vocab_size = 100, .hidden_size = 64, .num_hidden_layers = 3, .max_position_embeddings = 64, .num_attention_heads = 2,
                                  .kv_lora_rank = 32, .qk_nope_head_dim = 32, .qk_rope_head_dim = 16, .v_head_dim = 32, .rope_theta = 10000,
                                  .rope_factor = 1, .intermediate_size = intermediate_size, .moe_intermediate_size = 32,
                                  .n_routed_experts = routed_experts, .num_experts_per_tok = 2, .n_group = 1, .topk_group = 1,

@@ -1,5 +1,5 @@
 /* tests/engine/test_quantize.c -- a model written as a GGUF file: it gives the bits of its directory, its blocks are those of
- * ops/quantise, what cannot be said is refused or noted. An independent writer (support/gguf.h) is the witness of where each
+ * ops/quantize, what cannot be said is refused or noted. An independent writer (support/gguf.h) is the witness of where each
  * number belongs. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
@@ -7,7 +7,7 @@
 
 #include "engine/files/gguf.h"
 #include "engine/export/gguf_write.h"
-#include "ops/quantise.h"
+#include "ops/quantize.h"
 #include "simd/decode.h"
 #include "tests/support/gguf.h"
 #include "tests/support/retype.h"
@@ -22,14 +22,14 @@ static const struct gguf_write_options as_f32 = {GGUF_AS_F32, GGUF_AS_STORED, GG
                                        as_q8_0 = {GGUF_AS_Q8_0, GGUF_AS_STORED, GGUF_AS_Q8_0},
                                        as_q4_0 = {GGUF_AS_Q4_0, GGUF_AS_STORED, GGUF_AS_Q4_0};
 
-static struct gguf_plan *plan_of(const vb_model *m, const char *from, const struct gguf_write_options *o)
+static struct vb_quantize *plan_of(const vb_model *m, const char *from, const struct gguf_write_options *o)
 {
-    struct gguf_plan *p = NULL;
+    struct vb_quantize *p = NULL;
     OK(gguf_plan_open(&p, m, from, o, &err));
     return p;
 }
 
-static void write_plan(struct gguf_plan *p, const char *path, int threads)
+static void write_plan(struct vb_quantize *p, const char *path, int threads)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     assert_true(fd >= 0);
@@ -42,7 +42,7 @@ static const char *quantized(const char *dir, const char *from, const struct ggu
 {
     static char path[128];
     vb_model *m = open_model(from);
-    struct gguf_plan *p = plan_of(m, from, o);
+    struct vb_quantize *p = plan_of(m, from, o);
     snprintf(path, sizeof path, "%s/q.gguf", dir);
     write_plan(p, path, 2);
     gguf_plan_close(p);
@@ -50,7 +50,7 @@ static const char *quantized(const char *dir, const char *from, const struct ggu
     return path;
 }
 
-static const struct gguf_planned *find(const struct gguf_plan *p, const char *name)
+static const struct gguf_planned *find(const struct vb_quantize *p, const char *name)
 {
     for (size_t i = 0; i < p->count; i++)
         if (!strcmp(p->tensors[i].name, name))
@@ -58,7 +58,7 @@ static const struct gguf_planned *find(const struct gguf_plan *p, const char *na
     return NULL;
 }
 
-static int noted(const struct gguf_plan *p, const char *part)
+static int noted(const struct vb_quantize *p, const char *part)
 {
     for (int i = 0; i < p->num_notes; i++)
         if (strstr(p->notes[i], part))
@@ -130,7 +130,7 @@ TEST(noisy_checkpoints_give_the_bits_of_the_directory)
     remove_dir(dir);
 }
 
-/* What is quantised on disk, and what is quantised when it is opened. */
+/* What is quantized on disk, and what is quantized when it is opened. */
 TEST(q8_0_and_q4_0_give_the_bits_of_precision_q8_and_q4)
 {
     enum precision known;
@@ -204,10 +204,10 @@ static float number_at(const struct gguf_tensor *t, size_t i)
 }
 
 /* The witness has the same numbers in F32. */
-static void check_tensor(const char *from, const struct gguf_tensor *t, const struct gguf_tensor *witness, const char *quantised)
+static void check_tensor(const char *from, const struct gguf_tensor *t, const struct gguf_tensor *witness, const char *quantized)
 {
     size_t n = 1;
-    int is_q = !strcmp(t->type->name, quantised);
+    int is_q = !strcmp(t->type->name, quantized);
     char name[64];
     snprintf(name, sizeof name, "%.*s", (int)t->name.size, t->name.s);
     if (!witness || t->ndim != witness->ndim || memcmp(t->shape, witness->shape, sizeof t->shape))
@@ -217,10 +217,10 @@ static void check_tensor(const char *from, const struct gguf_tensor *t, const st
     const float *w = (const float *)(const void *)witness->data;
     unsigned char *blocks = malloc(t->bytes);
     assert_non_null(blocks);
-    if (is_q && !strcmp(quantised, "Q8_0"))
-        assert_int_equal(op_quantise_q8_0(blocks, w, n), 0);
+    if (is_q && !strcmp(quantized, "Q8_0"))
+        assert_int_equal(op_quantize_q8_0(blocks, w, n), 0);
     else if (is_q)
-        assert_int_equal(op_quantise_q4_0(blocks, w, n), 0);
+        assert_int_equal(op_quantize_q4_0(blocks, w, n), 0);
     if (is_q && memcmp(blocks, t->data, t->bytes))
         fail_msg("%s: %s has other blocks than its rows", from, name);
     for (size_t i = 0; !is_q && i < n; i++)
@@ -241,7 +241,7 @@ TEST(every_tensor_holds_the_blocks_of_its_rows)
     for (size_t i = 0; i < COUNT(models) - !have_tale(); i++)
         for (int q4 = 0; q4 < 2; q4++) {
             struct gguf *g, *witness;
-            size_t quantised = 0;
+            size_t quantized = 0;
             if (!has_turn(i + (size_t)q4, 2))
                 continue;
             vb_model *m = open_model(models[i]);
@@ -252,12 +252,12 @@ TEST(every_tensor_holds_the_blocks_of_its_rows)
                 const struct gguf_tensor *t = gguf_tensor(g, k);
                 char name[64];
                 snprintf(name, sizeof name, "%.*s", (int)t->name.size, t->name.s);
-                if (m->config.tie_word_embeddings && !strcmp(name, "output.weight")) /* a tensor of its own, because it is quantised */
+                if (m->config.tie_word_embeddings && !strcmp(name, "output.weight")) /* a tensor of its own, because it is quantized */
                     strcpy(name, "token_embd.weight");
                 check_tensor(models[i], t, gguf_find_tensor(witness, name), q4 ? "Q4_0" : "Q8_0");
-                quantised += t->type->numbers == 32;
+                quantized += t->type->numbers == 32;
             }
-            assert_true(quantised > 0 || strstr(models[i], "moonlight") || strstr(models[i], "v2")); /* 80 and 72 wide */
+            assert_true(quantized > 0 || strstr(models[i], "moonlight") || strstr(models[i], "v2")); /* 80 and 72 wide */
             gguf_close(witness);
             gguf_close(g);
             vb_model_close(m);
@@ -271,7 +271,7 @@ static void check_threads(const char *from, const struct gguf_write_options *o)
     char dir[64], path[128], *bytes[3];
     size_t size[3];
     vb_model *m = open_model(from);
-    struct gguf_plan *p = plan_of(m, from, o);
+    struct vb_quantize *p = plan_of(m, from, o);
     make_dir(dir);
     for (int i = 0; i < 3; i++) {
         snprintf(path, sizeof path, "%s/%d.gguf", dir, i);
@@ -299,7 +299,7 @@ TEST(any_number_of_threads_writes_the_same_bytes)
 
 /* ---- which types ---- */
 
-static const char *type_of(const struct gguf_plan *p, const char *name)
+static const char *type_of(const struct vb_quantize *p, const char *name)
 {
     const struct gguf_planned *t = find(p, name);
     return t ? t->type->name : "none";
@@ -307,7 +307,7 @@ static const char *type_of(const struct gguf_plan *p, const char *name)
 
 static void check_types(const vb_model *m, const char *from, struct gguf_write_options o, const char *embedding, const char *head)
 {
-    struct gguf_plan *p = plan_of(m, from, &o);
+    struct vb_quantize *p = plan_of(m, from, &o);
     assert_string_equal(type_of(p, "token_embd.weight"), embedding);
     assert_string_equal(type_of(p, "output.weight"), head);
     gguf_plan_close(p);
@@ -320,7 +320,7 @@ TEST(embedding_and_head_have_types_of_their_own)
     check_types(m, from, as_q8_0, "BF16", "Q8_0");
     check_types(m, from, (struct gguf_write_options){GGUF_AS_Q4_0, GGUF_AS_Q8_0, GGUF_AS_STORED}, "Q8_0", "BF16");
     check_types(m, from, (struct gguf_write_options){GGUF_AS_Q8_0, GGUF_AS_F32, GGUF_AS_Q4_0}, "F32", "Q4_0");
-    struct gguf_plan *p = plan_of(m, from, &(struct gguf_write_options){GGUF_AS_Q4_0, GGUF_AS_Q8_0, GGUF_AS_F32});
+    struct vb_quantize *p = plan_of(m, from, &(struct gguf_write_options){GGUF_AS_Q4_0, GGUF_AS_Q8_0, GGUF_AS_F32});
     for (size_t i = 0; i < p->count; i++) {
         const struct gguf_planned *t = &p->tensors[i];
         const char *wanted = t->role == GGUF_EMBEDDING ? "Q8_0" : t->role == GGUF_HEAD || t->role == GGUF_OTHER ? "F32" : NULL;
@@ -353,7 +353,7 @@ TEST(a_tied_head_gets_a_tensor_of_its_own_when_its_numbers_change)
         check_types(m, dir, (struct gguf_write_options){GGUF_AS_Q8_0, cases[i].embedding, cases[i].head}, cases[i].types[0],
                     cases[i].types[1]);
     vb_model_close(m);
-    m = open_tiny("moonlight"); /* rows of 80 numbers: there is nothing to quantise */
+    m = open_tiny("moonlight"); /* rows of 80 numbers: there is nothing to quantize */
     check_types(m, "golden/tiny/moonlight", as_q8_0, "BF16", "none");
     vb_model_close(m);
     remove_dir(dir);
@@ -362,7 +362,7 @@ TEST(a_tied_head_gets_a_tensor_of_its_own_when_its_numbers_change)
 TEST(copies_in_modules_are_left_out_and_noted)
 {
     vb_model *m = open_tiny("v3");
-    struct gguf_plan *p = plan_of(m, "golden/tiny/v3", &as_q8_0);
+    struct vb_quantize *p = plan_of(m, "golden/tiny/v3", &as_q8_0);
     assert_int_equal(model_mtp_copy(m, 0, 0), MTP_COPY_EQUAL);
     assert_null(find(p, "blk.3.nextn.embed_tokens.weight"));
     assert_null(find(p, "blk.3.nextn.shared_head_head.weight"));
@@ -377,7 +377,7 @@ TEST(copies_in_modules_are_left_out_and_noted)
 #define CANNOT(from, change, part)                                                                                 \
     do {                                                                                                           \
         vb_model *m = open_tiny(from);                                                                             \
-        struct gguf_plan *p;                                                                                       \
+        struct vb_quantize *p;                                                                                       \
         change;                                                                                                    \
         REFUSED(gguf_plan_open(&p, m, "golden/tiny/" from, &as_f32, &err), VB_UNSUPPORTED, part);                  \
         assert_null(p);                                                                                            \
@@ -408,7 +408,7 @@ static void check_broken(const char *name, size_t cols, size_t row, size_t col, 
     copy_checkpoint(dir, "golden/tiny/v3-mtp3");
     break_tensor(dir, name, row * cols + col, 1, infinite);
     vb_model *m = open_model(dir);
-    struct gguf_plan *p = plan_of(m, dir, o);
+    struct vb_quantize *p = plan_of(m, dir, o);
     snprintf(path, sizeof path, "%s/q.gguf", dir);
     int fd = open(path, O_WRONLY | O_CREAT, 0600);
     assert_true(fd >= 0);
@@ -443,7 +443,7 @@ TEST(a_key_that_no_block_holds_is_named_where_it_is_stored)
     copy_checkpoint(dir, "golden/tiny/v2-lite");
     break_tensor(dir, "model.layers.2.self_attn.kv_b_proj.weight", (64 + 30) * 56 + 41, 1, 1);
     vb_model *m = open_model(dir);
-    struct gguf_plan *p = plan_of(m, dir, &as_q8_0);
+    struct vb_quantize *p = plan_of(m, dir, &as_q8_0);
     snprintf(path, sizeof path, "%s/q.gguf", dir);
     int fd = open(path, O_WRONLY | O_CREAT, 0600);
     REFUSED(gguf_plan_write(p, fd, path, 2, NULL, NULL, &err), VB_BAD_CHECKPOINT,
@@ -473,7 +473,7 @@ TEST(progress_comes_to_its_end_or_stops)
 {
     char dir[64], path[128];
     vb_model *m = open_tiny("v3-mtp3");
-    struct gguf_plan *p = plan_of(m, "golden/tiny/v3-mtp3", &as_q4_0);
+    struct vb_quantize *p = plan_of(m, "golden/tiny/v3-mtp3", &as_q4_0);
     struct watch all = {0}, some = {.stop_after = 3};
     make_dir(dir);
     snprintf(path, sizeof path, "%s/q.gguf", dir);
@@ -501,7 +501,7 @@ static void fail_each(const char *from, long some)
     vb_model *m = open_model(from);
     for (long fail = -1, all = 0; fail < all; fail += fail < some ? 1 : 1 + all / some) {
         struct counted c = {.fail = fail};
-        struct gguf_plan *p = NULL;
+        struct vb_quantize *p = NULL;
         if (fail >= 0 && !has_turn((size_t)fail, 3))
             continue;
         vb_error err = {0};

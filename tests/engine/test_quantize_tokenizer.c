@@ -38,7 +38,7 @@ static void change(const char *dir, const char *name, const char *in, const char
 
 struct result {
     vb_model *model;
-    struct gguf_plan *plan;
+    struct vb_quantize *plan;
     char path[128];
 };
 
@@ -74,7 +74,7 @@ static void done(struct result *r)
 
 static void check_tokenizer(const char *dir, const char *path)
 {
-    struct tokenizer *a, *b;
+    struct vb_tokenizer *a, *b;
     OK(tokenizer_open(&a, dir, NULL, &err));
     OK(tokenizer_open(&b, path, NULL, &err));
     assert_int_equal(tokenizer_size(a), tokenizer_size(b));
@@ -137,7 +137,7 @@ TEST(how_words_are_cut_is_found_by_trial)
         return;
     for (size_t i = 0; i < COUNT(cases); i++) {
         char dir[64];
-        struct tokenizer *t;
+        struct vb_tokenizer *t;
         tale_with(dir, 0);
         change(dir, "tokenizer.json", "", "pre_tokenizer", pre_tokenizer(cases[i].pattern));
         change(dir, "tokenizer.json", "model", "ignore_merges", json_boolean(cases[i].ignore_merges));
@@ -193,7 +193,7 @@ TEST(the_file_has_the_ids_of_tiktoken_model)
     if (!r.plan->pre)
         fail_msg("%s", r.plan->notes[0]);
     assert_string_equal(r.plan->pre, "kimi-k2");
-    struct tokenizer *a, *b;
+    struct vb_tokenizer *a, *b;
     OK(tokenizer_open(&a, dir, NULL, &err));
     OK(tokenizer_open(&b, r.path, NULL, &err));
     assert_int_equal(tokenizer_size(a), 840 + 258);
@@ -242,7 +242,7 @@ TEST(the_file_has_the_ids_of_tekken_json)
     if (!r.plan->pre)
         fail_msg("%s", r.plan->notes[0]);
     assert_string_equal(r.plan->pre, "tekken");
-    struct tokenizer *a, *b;
+    struct vb_tokenizer *a, *b;
     OK(tokenizer_open(&a, dir, NULL, &err));
     OK(tokenizer_open(&b, r.path, NULL, &err));
     for (size_t i = 0; i < COUNT(texts); i++)
@@ -258,7 +258,7 @@ TEST(the_file_has_the_ids_of_tekken_json)
 TEST(what_gguf_cannot_say_is_left_out_and_noted)
 {
     char dir[64], path[128];
-    struct gguf_plan *p;
+    struct vb_quantize *p;
     if (!have_tale())
         return;
     tale_with(dir, 0);
@@ -328,7 +328,7 @@ TEST(special_ids_and_the_template_are_there)
     done(&r);
     change(dir, "tokenizer_config.json", "", "chat_template", json_string("{{ short }}"));
     change(dir, "tokenizer_config.json", "", "eos_token", json_string("H"));
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     OK(tokenizer_open(&t, dir, NULL, &err));
     int end = tokenizer_eos(t);
     tokenizer_close(t);

@@ -223,7 +223,7 @@ static void see_tap(void *context, const vb_tap *tap) { (void)context, (void)tap
 static void refuse_all(vb_model *m, struct notes *n, void *context)
 {
     vb_session *s = NULL;
-    vb_quantise *q = NULL;
+    vb_quantize *q = NULL;
     struct group *group = context;
     (void)group;
     note(n, 1, "done");
@@ -233,7 +233,7 @@ static void refuse_all(vb_model *m, struct notes *n, void *context)
     REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 20, .prefill = "expanded", .tap = see_tap, .tap_scores = 1}, &err), VB_BAD_ARGUMENT,
             "no taps of scores with prefill expanded");
     REFUSED(vb_model_lock(m, &err), VB_BAD_ARGUMENT, "weights cannot be locked on several ranks");
-    REFUSED(vb_quantise_open(&q, m, MODEL, &(vb_quantise_options){.type = "q8_0"}, &err), VB_BAD_ARGUMENT, "a GGUF file is written by one process");
+    REFUSED(vb_quantize_open(&q, m, MODEL, &(vb_quantize_options){.type = "q8_0"}, &err), VB_BAD_ARGUMENT, "a GGUF file is written by one process");
     REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = 20, .isa = "none"}, &err), VB_BAD_ARGUMENT, "none");
     REFUSED(vb_session_open(&s, m, &(vb_session_options){.context = -1}, &err), VB_BAD_ARGUMENT, "context");
     assert_true(!s && !q);
@@ -266,7 +266,7 @@ static void describe(vb_model *m, struct notes *n, void *context)
 /* These functions read whole tensors, whatever share of them this rank computes. */
 TEST(a_model_describes_itself_as_in_one_process)
 {
-    static const char *const dirs[] = {MODEL, "golden/tiny/moonlight", "golden/gguf/quantised.gguf"};
+    static const char *const dirs[] = {MODEL, "golden/tiny/moonlight", "golden/gguf/quantized.gguf"};
     for (size_t i = 0; i < COUNT(dirs); i++)
         check_scenario(dirs[i], dirs[i], &(vb_model_options){0}, &(struct group_options){.count = 3}, describe, i == 2 ? &all : NULL);
 }

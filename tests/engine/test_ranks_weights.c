@@ -2,7 +2,7 @@
  * the repository's root. With --all: more settings of each. */
 #include "engine/export/gguf_write.h"
 #include "tests/support/layout_checkpoint.h"
-#include "tests/support/quantised.h"
+#include "tests/support/quantized.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tiny.h"
 
@@ -80,19 +80,19 @@ TEST(a_tied_head_in_every_precision_gives_the_same_bits)
 
 /* ---- GGUF files ---- */
 
-TEST(every_quantised_type_of_a_gguf_file_gives_the_same_bits)
+TEST(every_quantized_type_of_a_gguf_file_gives_the_same_bits)
 {
     for (size_t i = 0; i < COUNT(block_types); i++) {
         char dir[64], path[96];
         const char *name = block_types[i].name;
-        struct quantised_model q = {.name = name, .types = {name}, .large = block_types[i].numbers > 32, .seed = 3 + i};
+        struct quantized_model q = {.name = name, .types = {name}, .large = block_types[i].numbers > 32, .seed = 3 + i};
         if (i % 3)
             q.k_b = q.v_b = name;
         if (i % 2)
             q.embedding = name, q.tied = 1;
         make_dir(dir);
         snprintf(path, sizeof path, "%s/m.gguf", dir);
-        write_quantised(dir, "m.gguf", q);
+        write_quantized(dir, "m.gguf", q);
         check(name, path, (vb_model_options){.precision = precisions[i % 2], .repack = i / 2 % 2 ? "off" : NULL}, i);
         if (all)
             check(name, path, (vb_model_options){.precision = precisions[1 - i % 2], .repack = i / 2 % 2 ? NULL : "off", .cache_type = "bf16"}, i + 1);
@@ -102,14 +102,14 @@ TEST(every_quantised_type_of_a_gguf_file_gives_the_same_bits)
 
 TEST(files_of_the_repository_give_the_same_bits)
 {
-    static const char *const files[] = {"golden/gguf/quantised.gguf", "golden/gguf/tiny-indexer.gguf", "golden/gguf/tiny-quantised.gguf",
+    static const char *const files[] = {"golden/gguf/quantized.gguf", "golden/gguf/tiny-indexer.gguf", "golden/gguf/tiny-quantized.gguf",
                                         "golden/gguf/tiny.gguf"};
     for (size_t i = 0; i < COUNT(files); i++)
         check(files[i], files[i], (vb_model_options){.precision = precisions[i % 4]}, i);
 }
 
-/* A model of several groups of rows, quantised by this program. */
-TEST(files_that_the_program_has_quantised_give_the_same_bits)
+/* A model of several groups of rows, quantized by this program. */
+TEST(files_that_the_program_has_quantized_give_the_same_bits)
 {
     static const enum gguf_as as[] = {GGUF_AS_Q8_0, GGUF_AS_Q4_0};
     char dir[64], path[96];
@@ -117,7 +117,7 @@ TEST(files_that_the_program_has_quantised_give_the_same_bits)
     snprintf(path, sizeof path, "%s/q.gguf", dir);
     for (size_t i = 0; i < COUNT(as); i++) {
         vb_model *m = open_model(dir);
-        struct gguf_plan *p = NULL;
+        struct vb_quantize *p = NULL;
         int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
         assert_true(fd >= 0);
         OK(gguf_plan_open(&p, m, dir, &(struct gguf_write_options){as[i], as[i], as[i]}, &err));
@@ -125,8 +125,8 @@ TEST(files_that_the_program_has_quantised_give_the_same_bits)
         close(fd);
         gguf_plan_close(p);
         vb_model_close(m);
-        check("quantised", path, (vb_model_options){.repack = NULL}, 2 * i + 1);
-        check("quantised", path, (vb_model_options){.repack = "off", .cache_type = "q8"}, 2 * i + 2);
+        check("quantized", path, (vb_model_options){.repack = NULL}, 2 * i + 1);
+        check("quantized", path, (vb_model_options){.repack = "off", .cache_type = "q8"}, 2 * i + 2);
     }
     remove_dir(dir);
 }
@@ -174,9 +174,9 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_in_every_layout_give_the_same_bits_in_every_precision),
         cmocka_unit_test(a_tied_head_in_every_precision_gives_the_same_bits),
-        cmocka_unit_test(every_quantised_type_of_a_gguf_file_gives_the_same_bits),
+        cmocka_unit_test(every_quantized_type_of_a_gguf_file_gives_the_same_bits),
         cmocka_unit_test(files_of_the_repository_give_the_same_bits),
-        cmocka_unit_test(files_that_the_program_has_quantised_give_the_same_bits),
+        cmocka_unit_test(files_that_the_program_has_quantized_give_the_same_bits),
         cmocka_unit_test(ranks_share_a_directory_of_copies),
         cmocka_unit_test(conventions_of_the_target_give_the_same_bits),
     };

@@ -310,10 +310,10 @@ TEST(models_without_a_backward_pass_are_refused)
     assert_string_equal(err.message, "golden/tiny/v32: index_topk is 16, and gradients are not computed for sparse attention");
     reference_gradients_close(&g);
     reference_close(r);
-    if (reference_open(&r, "golden/gguf/quantised.gguf", NULL, &err))
+    if (reference_open(&r, "golden/gguf/quantized.gguf", NULL, &err))
         fail_msg("%s", err.message);
     assert_int_equal(reference_gradients_open(&g, r, &err), VB_UNSUPPORTED);
-    assert_string_equal(err.message, "golden/gguf/quantised.gguf: "
+    assert_string_equal(err.message, "golden/gguf/quantized.gguf: "
                                      "W_UK and W_UV are two tensors, and gradients are computed for one tensor kv_b_proj");
     reference_gradients_close(&g);
     reference_close(r);

@@ -98,7 +98,7 @@ TEST(a_small_stack_is_enough_for_weights_as_stored)
 }
 
 /* Rows of the bundled model are whole groups of 32. */
-TEST(a_small_stack_is_enough_for_quantised_weights)
+TEST(a_small_stack_is_enough_for_quantized_weights)
 {
     if (have_tale())
         all_settings("golden/tale", (const char *[]){"bf16", "q8", "q4", NULL});
@@ -108,7 +108,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_small_stack_is_enough_for_weights_as_stored),
-        cmocka_unit_test(a_small_stack_is_enough_for_quantised_weights),
+        cmocka_unit_test(a_small_stack_is_enough_for_quantized_weights),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

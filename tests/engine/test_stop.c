@@ -103,7 +103,7 @@ TEST(strings_that_cannot_be_are_refused)
 /* A model, a tokenizer whose ids are the model's, and what plain decoding says. */
 struct subject {
     vb_model *model;
-    struct tokenizer *tokenizer;
+    struct vb_tokenizer *tokenizer;
     int32_t timeline[PROMPT + TOKENS + VB_MAX_DRAFT];
     struct record plain;
     char text[TOKENS * 40];

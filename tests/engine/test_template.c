@@ -31,7 +31,7 @@ static char *read_text(const char *dir, const char *name, size_t *size)
 /* The text, or NULL with the sentence in err. */
 static char *rendered(const char *source, size_t size, const char *name, const json_t *variables, size_t *n, vb_error *err)
 {
-    struct chat_template *t;
+    struct vb_template *t;
     char *text = NULL;
     *err = (vb_error){0};
     if (!template_parse(&t, source, size, name, NULL, err))
@@ -272,7 +272,7 @@ TEST(the_largest_steps_and_integers_are_no_trouble)
 
 static char *chat_text(const char *dir, vb_error *err)
 {
-    struct chat_template *t;
+    struct vb_template *t;
     char *text = NULL;
     size_t size;
     *err = (vb_error){0};
@@ -330,7 +330,7 @@ TEST(a_checkpoint_keeps_its_template_in_one_of_three_places)
 /* The text that the marks of a template frame, each followed by a |; "moved" if some are not known */
 static void expect_marks(const char *source, const char *wanted)
 {
-    struct chat_template *t;
+    struct vb_template *t;
     struct template_marks marks;
     char *text, found[256] = "";
     size_t n;
@@ -361,8 +361,8 @@ TEST(generation_blocks_are_marked_in_the_text)
 
 TEST(bos_and_eos_are_the_tokenizers)
 {
-    struct tokenizer *t;
-    struct chat_template *chat;
+    struct vb_tokenizer *t;
+    struct vb_template *chat;
     vb_error err;
     char *text;
     size_t size;

@@ -54,7 +54,7 @@ TEST(the_tensors_of_a_checkpoint_are_one_sorted_list)
             assert_true(!n || strcmp(before.name, one.name) < 0);
             assert_true(vb_tensors_find(t, one.name, &same) && same.data == one.data && same.bytes == one.bytes);
             assert_non_null(strstr(one.file, ".safetensors"));
-            assert_int_equal(one.quantised, 0);
+            assert_int_equal(one.quantized, 0);
         }
         assert_int_equal(n, checkpoints[i].count);
         assert_int_equal(vb_tensors_find(t, "nobody", &one), 0);
@@ -77,26 +77,26 @@ TEST(the_tensors_of_a_checkpoint_are_one_sorted_list)
 
 TEST(a_gguf_file_has_the_names_of_the_hugging_face_layout)
 {
-    vb_tensors *t = opened("golden/gguf/tiny-quantised.gguf");
+    vb_tensors *t = opened("golden/gguf/tiny-quantized.gguf");
     vb_tensor one;
-    size_t quantised = 0;
+    size_t quantized = 0;
     assert_int_equal(found(t, "lm_head.weight").ndim, 2);
     for (size_t i = 0; vb_tensors_at(t, i, &one); i++) {
         float *x = malloc((numbers_of(&one) + 1) * sizeof *x);
-        assert_int_equal(one.quantised, one.dtype[0] == 'Q');
-        quantised += (size_t)one.quantised;
+        assert_int_equal(one.quantized, one.dtype[0] == 'Q');
+        quantized += (size_t)one.quantized;
         ok(vb_tensor_f32(&one, 0, numbers_of(&one), x, &err));
         for (size_t k = 0; k < numbers_of(&one); k++)
             assert_true(isfinite(x[k]));
         free(x);
     }
-    assert_true(quantised > 0);
+    assert_true(quantized > 0);
     assert_null(vb_tensors_metadata(t, "format"));
     vb_tensors_close(t);
 }
 
 /* Blocks and numbers of the gguf package; from any number on. */
-TEST(quantised_numbers_are_those_of_the_gguf_package)
+TEST(quantized_numbers_are_those_of_the_gguf_package)
 {
     static const struct { const char *name; int64_t numbers; } types[] = {{"Q8_0", 32}, {"Q4_0", 32}, {"Q5_0", 32}, {"Q5_1", 32},
                                                                           {"Q4_K", 256}, {"Q5_K", 256}, {"Q6_K", 256}, {"MXFP4", 32},
@@ -109,12 +109,12 @@ TEST(quantised_numbers_are_those_of_the_gguf_package)
         snprintf(name, sizeof name, "%s.blocks", types[i].name);
         vb_tensor want = found(t, types[i].name), blocks = found(t, name);
         size_t n = numbers_of(&want);
-        vb_tensor quantised = {.name = name, .dtype = types[i].name, .ndim = 2, .shape = {(int64_t)n / types[i].numbers, types[i].numbers},
+        vb_tensor quantized = {.name = name, .dtype = types[i].name, .ndim = 2, .shape = {(int64_t)n / types[i].numbers, types[i].numbers},
                                .data = blocks.data, .bytes = blocks.bytes};
         float *x = malloc(n * sizeof *x);
         for (size_t first = 0; first < 70; first += 23) {
             memset(x, 0xff, n * sizeof *x);
-            ok(vb_tensor_f32(&quantised, first, n - first, x, &err));
+            ok(vb_tensor_f32(&quantized, first, n - first, x, &err));
             assert_memory_equal(x, (const char *)want.data + first * sizeof *x, (n - first) * sizeof *x);
         }
         free(x);
@@ -286,7 +286,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_tensors_of_a_checkpoint_are_one_sorted_list),
         cmocka_unit_test(a_gguf_file_has_the_names_of_the_hugging_face_layout),
-        cmocka_unit_test(quantised_numbers_are_those_of_the_gguf_package),
+        cmocka_unit_test(quantized_numbers_are_those_of_the_gguf_package),
         cmocka_unit_test(numbers_of_every_width_become_f32),
         cmocka_unit_test(what_was_written_is_read_back),
         cmocka_unit_test(what_no_file_can_hold_is_refused),

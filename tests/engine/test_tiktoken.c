@@ -64,9 +64,9 @@ static struct text read_text(const char *path)
     return t;
 }
 
-static struct tokenizer *parse(const char *ranks, const char *config)
+static struct vb_tokenizer *parse(const char *ranks, const char *config)
 {
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     vb_error err;
     if (tokenizer_parse_tiktoken(&t, ranks, strlen(ranks), config, strlen(config), "tiktoken.model", NULL, &err))
         fail_msg("%s", err.message);
@@ -94,7 +94,7 @@ static struct text all_bytes(void)
     return t;
 }
 
-static void check_ids(const struct tokenizer *t, const char *text, int special, const json_t *want, const char *what)
+static void check_ids(const struct vb_tokenizer *t, const char *text, int special, const json_t *want, const char *what)
 {
     int32_t *ids;
     size_t n;
@@ -123,7 +123,7 @@ static void check_ids(const struct tokenizer *t, const char *text, int special, 
 }
 
 /* The FNV-1a of a text's ids, as the golden script has it. */
-static void check_hash(const struct tokenizer *t, const struct text *text, int special, json_int_t want_n, const char *want,
+static void check_hash(const struct vb_tokenizer *t, const struct text *text, int special, json_int_t want_n, const char *want,
                        const char *what)
 {
     int32_t *ids;
@@ -170,7 +170,7 @@ TEST(ids_are_those_of_tiktoken_whatever_the_ranks)
         const char *name = json_string_value(json_object_get(variant, "name"));
         const json_t *order = json_object_get(variant, "order"), *c;
         struct text other = json_is_null(order) ? (struct text){0} : reordered(&ranks, order);
-        struct tokenizer *t = parse(other.s ? other.s : ranks.s, config.s);
+        struct vb_tokenizer *t = parse(other.s ? other.s : ranks.s, config.s);
         json_array_foreach(json_object_get(variant, "cases"), i, c)
         {
             const json_t *plain = json_array_get(c, 2);
@@ -191,7 +191,7 @@ TEST(ids_are_those_of_tiktoken_whatever_the_ranks)
 TEST(long_texts_are_cut_where_the_python_code_cuts_them)
 {
     json_t *vectors = read_vectors(), *c;
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     vb_error err;
     size_t i;
     assert_int_equal(tokenizer_open(&t, DIR, NULL, &err), VB_OK);
@@ -231,7 +231,7 @@ TEST(every_character_is_cut_as_tiktoken_cuts_it)
     size_t i;
     for (int pair = 0; pair < 65536; pair++)
         say_line(&ranks, (const unsigned char[]){(unsigned char)(pair >> 8), (unsigned char)pair}, 2, 256 + pair);
-    struct tokenizer *t = parse(ranks.s, KIMI);
+    struct vb_tokenizer *t = parse(ranks.s, KIMI);
     json_array_foreach(json_object_get(vectors, "characters"), i, block)
     {
         uint32_t first = (uint32_t)json_integer_value(json_array_get(block, 0)), step = (uint32_t)json_integer_value(json_array_get(block, 1));
@@ -260,7 +260,7 @@ TEST(every_character_is_cut_as_tiktoken_cuts_it)
 
 TEST(a_directory_names_its_special_tokens_and_the_rest_are_reserved)
 {
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     vb_error err;
     size_t size;
     assert_int_equal(tokenizer_open(&t, DIR, NULL, &err), VB_OK);
@@ -286,7 +286,7 @@ TEST(a_directory_names_its_special_tokens_and_the_rest_are_reserved)
 
 static void refused(const char *ranks, size_t size, const char *config, int code, const char *want)
 {
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     vb_error err = {0};
     int rc = tokenizer_parse_tiktoken(&t, ranks, size, config, strlen(config), "t.model", NULL, &err);
     if (rc != code || t || !strstr(err.message, want) || strchr(err.message, '\n'))
@@ -335,7 +335,7 @@ TEST(a_token_of_enormous_length_is_refused_and_one_of_a_thousand_bytes_is_not)
     int32_t *ids;
     vb_error err;
     say_line(&ranks, bytes, 1023, 256);
-    struct tokenizer *t = parse(ranks.s, KIMI);
+    struct vb_tokenizer *t = parse(ranks.s, KIMI);
     assert_int_equal(tokenizer_encode(t, (const char *)bytes, 1023, 1, &ids, &n, &err), VB_OK);
     assert_true(n == 1 && ids[0] == 256);
     vb_free(NULL, ids);
@@ -390,7 +390,7 @@ TEST(a_config_that_is_wrong_or_of_other_code_is_told_in_one_sentence)
 TEST(ids_of_tekken_json_are_those_of_mistral_common)
 {
     json_t *vectors = read_json(TEKKEN "/vectors.json", 0), *c;
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     vb_error err;
     size_t i, size;
     if (tokenizer_open(&t, TEKKEN, NULL, &err))
@@ -440,7 +440,7 @@ static void set(json_t *root, const char *path, const char *value)
 
 static int parse_tekken(json_t *root, vb_error *err)
 {
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     char *text = json_dumps(root, JSON_COMPACT);
     int rc = tokenizer_parse_tekken(&t, text, strlen(text), "tekken.json", NULL, err);
     assert_int_equal(!t, rc != 0);
@@ -487,7 +487,7 @@ TEST(a_wrong_tekken_json_is_told_in_one_sentence)
         {"config/default_num_special_tokens", "18", VB_BAD_CHECKPOINT, "there are 19 special_tokens, default_num_special_tokens is 18"},
     };
     vb_error err;
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     for (size_t i = 0; i < COUNT(cases); i++) {
         json_t *root = read_json(TEKKEN "/fuzz.seed", JSON_ALLOW_NUL);
         set(root, cases[i].path, cases[i].value);
@@ -509,7 +509,7 @@ static void fail_each(const char *dir)
 {
     struct counted f = {.fail = 0};
     vb_allocator a = {counted_alloc, counted_free, &f};
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     vb_error err;
     int rc = VB_NO_MEMORY;
     for (; rc; f.fail++) {

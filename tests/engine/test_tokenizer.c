@@ -28,17 +28,17 @@ static json_t *read_json(const char *path)
     return root;
 }
 
-static struct tokenizer *open_dir(const char *dir)
+static struct vb_tokenizer *open_dir(const char *dir)
 {
     vb_error err;
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     if (tokenizer_open(&t, dir, NULL, &err))
         fail_msg("%s", err.message);
     return t;
 }
 
 /* The tokenizer that this JSON describes. */
-static int parse_json(struct tokenizer **t, const json_t *root, const vb_allocator *a, vb_error *err)
+static int parse_json(struct vb_tokenizer **t, const json_t *root, const vb_allocator *a, vb_error *err)
 {
     char *text = json_dumps(root, 0);
     int rc = tokenizer_parse(t, text, strlen(text), NULL, 0, "tokenizer.json", a, err);
@@ -54,7 +54,7 @@ static void print_ids(const char *name, const int32_t *ids, size_t n)
     print_error("\n");
 }
 
-static void check_ids(const struct tokenizer *t, const char *text, size_t size, int special, const int32_t *want,
+static void check_ids(const struct vb_tokenizer *t, const char *text, size_t size, int special, const int32_t *want,
                       size_t n_want, const char *what)
 {
     int32_t *ids;
@@ -72,7 +72,7 @@ static void check_ids(const struct tokenizer *t, const char *text, size_t size, 
     vb_free(NULL, ids);
 }
 
-static void check_json_ids(const struct tokenizer *t, const char *text, int special, const json_t *ids, const char *what)
+static void check_json_ids(const struct vb_tokenizer *t, const char *text, int special, const json_t *ids, const char *what)
 {
     size_t n = json_array_size(ids);
     int32_t *want = calloc(n + 1, sizeof *want);
@@ -107,7 +107,7 @@ TEST(ids_are_those_of_hugging_face_for_every_pre_tokenizer)
         const json_t *variant = json_array_get(variants, v), *cases = json_object_get(variant, "cases");
         const char *name = json_string_value(json_object_get(variant, "name"));
         json_t *root = changed(base, json_object_get(variant, "change"));
-        struct tokenizer *t;
+        struct vb_tokenizer *t;
         vb_error err;
         if (parse_json(&t, root, NULL, &err))
             fail_msg("%s: %s", name, err.message);
@@ -154,7 +154,7 @@ TEST(streamed_bytes_come_out_as_python_decodes_them_whatever_the_chunks)
     json_decref(vectors);
 }
 
-static void check_pieces_make_the_text(const struct tokenizer *t, const char *text, size_t size)
+static void check_pieces_make_the_text(const struct vb_tokenizer *t, const char *text, size_t size)
 {
     int32_t *ids;
     size_t n, at = 0, piece_size = 0;
@@ -176,7 +176,7 @@ static void check_stand_in(const char *model, int add_bos)
     char path[256];
     size_t size, special = 0;
     snprintf(path, sizeof path, "golden/published/%s", model);
-    struct tokenizer *t = open_dir(path);
+    struct vb_tokenizer *t = open_dir(path);
     const char *bos = tokenizer_piece(t, tokenizer_bos(t), &size);
     assert_int_equal(tokenizer_add_bos(t), add_bos);
     assert_memory_equal(bos, "<\xef\xbd\x9c" "begin\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>", size);
@@ -198,7 +198,7 @@ static void check_stand_in(const char *model, int add_bos)
 }
 
 /* DeepSeek's own files, NULL where they are not. */
-static struct tokenizer *open_asset(const char *model)
+static struct vb_tokenizer *open_asset(const char *model)
 {
     char dir[256];
     snprintf(dir, sizeof dir, ASSETS "/tokenizers/%s", model);
@@ -228,7 +228,7 @@ static size_t read_ids(char **line, int32_t *ids, size_t most)
 static int32_t ids_read[70000];
 
 /* Texts between marker lines, and a line of ids for each. */
-static void check_lines(const struct tokenizer *t, const char *inp, const char *out)
+static void check_lines(const struct vb_tokenizer *t, const char *inp, const char *out)
 {
     static const char marker[] = "\n__ggml_vocab_test__\n";
     size_t size, out_size, n = 0;
@@ -245,7 +245,7 @@ static void check_lines(const struct tokenizer *t, const char *inp, const char *
     vb_free(NULL, lines);
 }
 
-static void check_long_text(const struct tokenizer *t, const char *ids)
+static void check_long_text(const struct vb_tokenizer *t, const char *ids)
 {
     size_t size, ids_size;
     char *text = read_vectors("derived-text-a.txt", &size), *lines = read_vectors(ids, &ids_size), *line = lines;
@@ -260,7 +260,7 @@ static void check_long_text(const struct tokenizer *t, const char *ids)
 TEST(deepseek_v2_gives_the_published_ids)
 {
     check_stand_in("DeepSeek-V2", 1);
-    struct tokenizer *t = open_asset("DeepSeek-V2");
+    struct vb_tokenizer *t = open_asset("DeepSeek-V2");
     if (!t)
         return;
     check_lines(t, "ggml-vocab-deepseek-llm.gguf.inp", "ggml-vocab-deepseek-llm.gguf.out");
@@ -270,7 +270,7 @@ TEST(deepseek_v2_gives_the_published_ids)
 
 static void check_v3_vectors(const char *model)
 {
-    struct tokenizer *t = open_asset(model);
+    struct vb_tokenizer *t = open_asset(model);
     if (!t)
         return;
     check_lines(t, "derived-deepseek-v3-r1.inp", "derived-deepseek-v3-r1.out");
@@ -325,7 +325,7 @@ static size_t random_text(uint64_t *state, char *out, size_t characters)
 TEST(the_pieces_of_any_text_are_the_text)
 {
     json_t *root = read_json("golden/tokenizer/tokenizer.json");
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     vb_error err;
     json_object_set_new(root, "added_tokens", json_array());
     if (parse_json(&t, root, NULL, &err))
@@ -342,7 +342,7 @@ TEST(the_pieces_of_any_text_are_the_text)
 TEST(words_of_a_quarter_of_a_megabyte_are_encoded)
 {
     static char text[1 << 18];
-    struct tokenizer *t = open_dir("golden/tokenizer");
+    struct vb_tokenizer *t = open_dir("golden/tokenizer");
     static const char *const units[] = {"a", "th", " ", "\n", "1", "!", "\xe5\xad\x90", " \n", "a1"};
     for (size_t k = 0; k < COUNT(units); k++) {
         size_t n = strlen(units[k]), whole = sizeof text / n * n;
@@ -361,7 +361,7 @@ TEST(invalid_utf8_is_refused_at_its_byte)
     } cases[] = {{"ab\x80", 2},         {"a\xc0\x80", 1},          {"\xed\xa0\x80", 0},     {"abcdefghij\xf4\x90\x80\x80", 10},
                  {"\xe2\x82", 0},       {"\xf0\x9f\x91\x8d\xf0", 4}, {"\xe0\x9f\xbf", 0},   {"12345678\xff", 8},
                  {"\xc3\xa9\xc3(", 2}, {"\xf0\x8f\xbf\xbf", 0},    {"\xf5\x80\x80\x80", 0}};
-    struct tokenizer *t = open_dir("golden/tokenizer");
+    struct vb_tokenizer *t = open_dir("golden/tokenizer");
     for (size_t i = 0; i < COUNT(cases); i++) {
         int32_t *ids;
         size_t n;
@@ -379,7 +379,7 @@ TEST(invalid_utf8_is_refused_at_its_byte)
 
 TEST(the_config_names_bos_and_eos_and_pieces_are_contents)
 {
-    struct tokenizer *t = open_dir("golden/tokenizer");
+    struct vb_tokenizer *t = open_dir("golden/tokenizer");
     size_t size;
     assert_int_equal(tokenizer_bos(t), 0);
     assert_int_equal(tokenizer_eos(t), 1);
@@ -424,7 +424,7 @@ TEST(each_allocation_that_fails_is_told_and_nothing_leaks)
     static char text[6000];
     uint64_t state = 5;
     size_t size = random_text(&state, text, 1000);
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     vb_error err;
     int rc = VB_NO_MEMORY;
     for (f.fail_at = 1; rc; f.fail_at++) {

@@ -26,7 +26,7 @@ static void make_file(const char *dir, const char *name, const char *text)
 TEST(a_directory_without_tokenizer_json_is_refused_by_what_it_has)
 {
     char dir[] = "/tmp/verbatim-tokenizer-XXXXXX", path[512];
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     vb_error err;
     assert_non_null(mkdtemp(dir));
     assert_int_equal(tokenizer_open(&t, dir, NULL, &err), VB_IO);
@@ -68,7 +68,7 @@ static int parse_changed(const char *member, const char *value, const char *conf
     else
         json_object_set_new(root, member, json);
     char *dumped = json_dumps(root, 0);
-    struct tokenizer *t = NULL;
+    struct vb_tokenizer *t = NULL;
     err->code = VB_OK;
     err->message[0] = 0;
     int rc = tokenizer_parse(&t, dumped, strlen(dumped), config, config ? strlen(config) : 0, "t.json", NULL, err);
@@ -147,7 +147,7 @@ TEST(a_file_that_is_wrong_or_not_implemented_is_told_in_one_sentence)
 
 TEST(text_that_is_not_json_is_told_with_its_line)
 {
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     vb_error err;
     static const struct {
         const char *text, *message;

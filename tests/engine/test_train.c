@@ -118,7 +118,7 @@ static void check_step(const char *dir, const char *name, const char *convention
     if (with & HEADS)
         training_heads_open(&s, m, dir);
     truth_open(&x, dir, &s);
-    struct trainer *t = training_open(m, &s);
+    struct vb_trainer *t = training_open(m, &s);
     struct training_losses losses = training_gradients(t, &s);
     check_losses(name, &losses, &x, part == TRAIN_MODEL);
     for (size_t i = 0; i < trainer_count(t); i++) {
@@ -276,7 +276,7 @@ TEST(the_forward_pass_has_the_bits_of_a_session_with_expanded_prefill)
         struct training_losses losses;
         vb_model *m = training_model(paths[i], NULL);
         training_step(&s, m, TRAIN_MODEL, 0);
-        struct trainer *t = training_open(m, &s);
+        struct vb_trainer *t = training_open(m, &s);
         OK(trainer_losses(t, &s.list[4], 1, &losses, &err));
         double want = loss_of_session(m, s.list[4].tokens, s.list[4].count, 1) / (double)losses.rows;
         if (losses.main != want || losses.total != want)
@@ -297,7 +297,7 @@ TEST(heads_have_the_bits_of_a_session_with_expanded_prefill)
         training_step(&s, m, TRAIN_HEADS, 2);
         training_heads_open(&s, m, NULL);
         s.heads.copied = 1;
-        struct trainer *t = training_open(m, &s);
+        struct vb_trainer *t = training_open(m, &s);
         OK(trainer_losses(t, &s.list[4], 1, &losses, &err));
         for (size_t k = 0; k < 2; k++) {
             double want = loss_of_session(m, s.list[4].tokens, s.list[4].count, k + 2) / (double)losses.depth_rows[k];
@@ -392,7 +392,7 @@ TEST(aligned_depths_have_the_bits_of_a_chain_of_drafts)
         OK(loss_named(&loss, "eagle3", 4, -1, &err));
         loss.terms = (struct loss_terms){.data = 1};
         s.options.loss = &loss;
-        struct trainer *t = training_open(m, &s);
+        struct vb_trainer *t = training_open(m, &s);
         OK(trainer_losses(t, &s.list[0], 1, &losses, &err));
         for (size_t k = 0; k < 4; k++) {
             double want = loss_of_chain(m, s.list[0].tokens, s.list[0].count, k);
@@ -436,7 +436,7 @@ static void check_steps(const char *name)
     o.adamw = (struct adamw){.beta1 = option(golden, "beta1"), .beta2 = option(golden, "beta2")};
     o.adamw.eps = option(golden, "eps");
     o.adamw.weight_decay = option(golden, "weight_decay");
-    struct trainer *t, *before;
+    struct vb_trainer *t, *before;
     OK(trainer_open(&t, m, &o, &err));
     OK(trainer_open(&before, m, &o, &err));
     json_array_foreach(steps, step, one) {

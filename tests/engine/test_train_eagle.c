@@ -39,7 +39,7 @@ struct drafting {
     struct workspace w;
 };
 
-static void drafting_open(struct drafting *x, const char *dir, int version, const struct model *m)
+static void drafting_open(struct drafting *x, const char *dir, int version, const struct vb_model *m)
 {
     struct eagle_head *head;
     int known;
@@ -83,7 +83,7 @@ static void check_drafter(const char *dir, int version)
     training_step(&s, m, parts[version == 3], D);
     s.options.loss = &loss;
     s.options.eagle = &(struct trainer_eagle){.dir = dir};
-    struct trainer *t = training_open(m, &s);
+    struct vb_trainer *t = training_open(m, &s);
     OK(trainer_losses(t, &(struct training_sequence){.tokens = s.tokens, .count = T}, 1, &losses, &err));
     drafting_open(&x, dir, version, m);
     if (version == 3)
@@ -206,7 +206,7 @@ static void check_gradients(int version, const char *name, int depths, int maske
     s.options.loss = &loss;
     s.options.eagle = &(struct trainer_eagle){.dir = heads[version == 3]};
     truth_open(&x, version, &s);
-    struct trainer *t = training_open(m, &s);
+    struct vb_trainer *t = training_open(m, &s);
     struct training_losses losses = training_gradients(t, &s);
     check_losses(name, &losses, &x, &loss);
     for (; i < trainer_count(t); i++)
@@ -228,10 +228,10 @@ TEST(gradients_are_those_of_the_reference)
 
 /* -- the same bits ------------------------------------------------------------------------------------------------- */
 
-static uint64_t bits_of_steps(const struct model *m, const struct training_step *s)
+static uint64_t bits_of_steps(const struct vb_model *m, const struct training_step *s)
 {
     uint64_t hash = 0;
-    struct trainer *t = training_open(m, s);
+    struct vb_trainer *t = training_open(m, s);
     for (int64_t step = 1; step <= 2; step++) {
         struct training_losses losses = training_gradients(t, s);
         hash = hash64(hash, &losses, sizeof losses);
@@ -279,11 +279,11 @@ TEST(steps_have_the_same_bits_however_they_are_computed)
 
 /* -- what is refused ----------------------------------------------------------------------------------------------- */
 
-static void refused(const struct model *m, enum trained_part part, const char *name, int depths, const struct trainer_eagle *head, const char *message)
+static void refused(const struct vb_model *m, enum trained_part part, const char *name, int depths, const struct trainer_eagle *head, const char *message)
 {
     struct loss loss = loss_of(name, depths);
     struct training_step s;
-    struct trainer *t;
+    struct vb_trainer *t;
     vb_error err;
     training_step(&s, m, part, depths);
     s.options.loss = &loss;
@@ -325,7 +325,7 @@ TEST(numbers_that_are_not_finite_are_named)
     training_step(&s, m, TRAIN_EAGLE3, 2);
     s.options.loss = &loss;
     s.options.eagle = &(struct trainer_eagle){.dir = heads[1]};
-    struct trainer *t = training_open(m, &s);
+    struct vb_trainer *t = training_open(m, &s);
     training_tensor(t, "midlayer.mlp.up_proj.weight")->w[3] = NAN;
     assert_int_equal(trainer_gradients(t, s.list, TRAINING_SEQUENCES, &losses, &err), VB_NOT_FINITE);
     assert_non_null(strstr(err.message, "depth 0 of the EAGLE head, and midlayer.mlp.up_proj.weight has a weight that is not"));
@@ -344,7 +344,7 @@ TEST(rows_of_a_target_that_are_nan_are_not_left_out)
     training_step(&s, m, TRAIN_EAGLE3, 1);
     s.options.loss = &loss;
     s.options.eagle = &(struct trainer_eagle){.heads = 2, .dim = 32, .intermediate = 40, .tokens = (int32_t[]){5, 9}, .vocab_size = 2};
-    struct trainer *t = training_open(m, &s);
+    struct vb_trainer *t = training_open(m, &s);
     struct training_sequence text = {.tokens = s.tokens, .count = 6, .hidden = hidden, .final = final};
     OK(trainer_losses(t, &text, 1, &losses, &err));
     for (size_t i = 0; i < COUNT(final); i++)
@@ -360,7 +360,7 @@ TEST(every_failed_allocation_is_an_error_and_nothing_leaks)
     const vb_allocator allocator = {counted_alloc, counted_free, &counted};
     struct loss loss = loss_of("eagle3", 2);
     struct training_step s;
-    struct model *m;
+    struct vb_model *m;
     OK(model_open(&m, "golden/tiny/v3", &allocator, &err));
     training_step(&s, m, TRAIN_EAGLE3, 2);
     s.options.loss = &loss;

@@ -105,7 +105,7 @@ static void check_step(const char *name, const char *dir, int version, const cha
     s->options.loss = loss;
     s->options.eagle = &(struct trainer_eagle){.dir = dir};
     truth_open(&x, dir, version, target, s, count);
-    struct trainer *t = training_open(m, s);
+    struct vb_trainer *t = training_open(m, s);
     OK(trainer_gradients(t, s->list, (size_t)count, &losses, &err));
     check_losses(name, &losses, &x.losses, loss);
     for (size_t i = 0; i < trainer_count(t); i++)

@@ -6,9 +6,9 @@
 
 #include <math.h>
 
-static void refuse(const struct model *m, const struct trainer_options *o, int rc, const char *part)
+static void refuse(const struct vb_model *m, const struct trainer_options *o, int rc, const char *part)
 {
-    struct trainer *t = NULL;
+    struct vb_trainer *t = NULL;
     REFUSED(trainer_open(&t, m, o, &err), rc, part);
 }
 
@@ -16,7 +16,7 @@ TEST(what_cannot_be_trained_is_refused_in_one_sentence)
 {
     struct training_step s;
     struct trainer_options o;
-    struct model *v3 = training_model("golden/tiny/v3", NULL), *v2 = training_model("golden/tiny/v2", NULL), *m;
+    struct vb_model *v3 = training_model("golden/tiny/v3", NULL), *v2 = training_model("golden/tiny/v2", NULL), *m;
     int from_config;
     training_step(&s, v3, TRAIN_MODEL, 1);
     refuse(v2, &s.options, VB_BAD_ARGUMENT, "golden/tiny/v2 has no MTP modules, wanted a number of new ones");
@@ -46,7 +46,7 @@ TEST(what_cannot_be_trained_is_refused_in_one_sentence)
     m = training_model("golden/tiny/v32", NULL);
     refuse(m, &s.options, VB_UNSUPPORTED, "index_topk is 16, and gradients are not computed for sparse attention");
     vb_model_close(m);
-    m = training_model("golden/gguf/quantised.gguf", NULL);
+    m = training_model("golden/gguf/quantized.gguf", NULL);
     o = s.options, o.depths = 0;
     refuse(m, &o, VB_UNSUPPORTED, "W_UK and W_UV of model.layers.0.self_attn are two tensors, and training wants one tensor kv_b_proj");
     vb_model_close(m);
@@ -71,7 +71,7 @@ TEST(heads_that_cannot_be_trained_are_refused_in_one_sentence)
     struct training_step s;
     struct trainer_options o;
     struct loss loss;
-    struct model *m = training_model("golden/tiny/v3", NULL);
+    struct vb_model *m = training_model("golden/tiny/v3", NULL);
     training_step(&s, m, TRAIN_HEADS, 3);
     refuse(m, &s.options, VB_BAD_ARGUMENT, "parallel heads are to be trained, and none are given");
     training_heads_open(&s, m, "golden/heads/parallel-v3");
@@ -99,12 +99,12 @@ TEST(wrong_steps_are_refused_in_one_sentence)
 {
     struct training_step s;
     struct training_losses losses;
-    struct model *m = training_model("golden/tiny/v3", NULL);
+    struct vb_model *m = training_model("golden/tiny/v3", NULL);
     const struct training_sequence one = {.tokens = (int32_t[]){1}, .count = 1}, outside = {.tokens = (int32_t[]){1, 160}, .count = 2};
     float hidden[64] = {0}, rows[3 * 64] = {NAN};
     training_step(&s, m, TRAIN_MODEL, 1);
     assert_int_equal(m->config.vocab_size, 160);
-    struct trainer *t = training_open(m, &s);
+    struct vb_trainer *t = training_open(m, &s);
     REFUSED(trainer_update(t, 1, 0.1, NULL, &err), VB_BAD_ARGUMENT, "there are no gradients yet");
     OK(trainer_losses(t, s.list, 2, &losses, &err));
     REFUSED(trainer_update(t, 1, 0.1, NULL, &err), VB_BAD_ARGUMENT, "there are no gradients yet");
@@ -143,7 +143,7 @@ TEST(every_failed_allocation_is_an_error_and_nothing_leaks)
     struct counted counted = {.fail = -1};
     const vb_allocator allocator = {counted_alloc, counted_free, &counted};
     struct training_step s;
-    struct model *m;
+    struct vb_model *m;
     char dir[64];
     small_checkpoint(dir, &small_checkpoints[0]);
     OK(model_open(&m, dir, &allocator, &err));

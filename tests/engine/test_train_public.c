@@ -21,7 +21,7 @@ static vb_trainer *open_public(const struct training_step *s, const vb_model *m,
 static void check_steps(const char *dir, struct training_step *s, vb_model *m, const vb_trainer_options *options)
 {
     vb_trainer *t = open_public(s, m, options);
-    struct trainer *inner = training_open(m, s);
+    struct vb_trainer *inner = training_open(m, s);
     vb_train_tensor x;
     for (int step = 1; step <= 2; step++) {
         vb_train_losses losses;

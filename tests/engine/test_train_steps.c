@@ -12,16 +12,16 @@
 
 /* -- the same bits ------------------------------------------------------------------------------------------------- */
 
-static void step_once(struct trainer *t, const struct training_step *s, int64_t step, double lr)
+static void step_once(struct vb_trainer *t, const struct training_step *s, int64_t step, double lr)
 {
     training_gradients(t, s);
     OK(trainer_update(t, step, lr, NULL, &err));
 }
 
 /* Two steps, with the losses of the second. */
-static uint64_t bits_of_steps(const struct model *m, const struct training_step *s)
+static uint64_t bits_of_steps(const struct vb_model *m, const struct training_step *s)
 {
-    struct trainer *t = training_open(m, s);
+    struct vb_trainer *t = training_open(m, s);
     step_once(t, s, 1, 1e-3);
     struct training_losses losses = training_gradients(t, s);
     uint64_t hash = hash64(training_bits(t), &losses, sizeof losses);
@@ -29,7 +29,7 @@ static uint64_t bits_of_steps(const struct model *m, const struct training_step 
     return hash;
 }
 
-static void check_ways(const char *dir, const struct model *m, struct training_step *s)
+static void check_ways(const char *dir, const struct vb_model *m, struct training_step *s)
 {
     static const size_t cuts[] = {0, 1, 40, 4096};
     s->options.max_norm = 0.5;
@@ -50,7 +50,7 @@ static void check_ways(const char *dir, const struct model *m, struct training_s
 static void check_bits(const char *dir, enum trained_part part, int depths, int modules, enum module_ends ends, const struct loss *loss)
 {
     struct training_step s;
-    struct model *m = training_model(dir, NULL);
+    struct vb_model *m = training_model(dir, NULL);
     training_step(&s, m, part, depths);
     s.options.loss = loss;
     s.options.modules = modules;
@@ -63,7 +63,7 @@ static void check_bits(const char *dir, enum trained_part part, int depths, int 
 static void check_bits_of_heads(const char *dir, enum trained_part part, const struct loss *loss, int after_last, int dense)
 {
     struct training_step s;
-    struct model *m = training_model(dir, NULL);
+    struct vb_model *m = training_model(dir, NULL);
     training_step(&s, m, part, 2);
     training_heads_open(&s, m, NULL);
     s.options.loss = loss;
@@ -109,15 +109,15 @@ TEST(heads_have_the_same_gradients_with_a_frozen_model_as_with_a_trained_one)
         struct training_step s;
         struct loss loss;
         small_checkpoint(dir, c);
-        struct model *m = training_model(dir, NULL);
+        struct vb_model *m = training_model(dir, NULL);
         training_step(&s, m, TRAIN_HEADS, c->heads);
         training_heads_open(&s, m, dir);
         OK(loss_named(&loss, "sum", c->heads, -1, &err));
         loss.terms.soft = 0.5;
         s.options.loss = &loss;
-        struct trainer *frozen = training_open(m, &s);
+        struct vb_trainer *frozen = training_open(m, &s);
         s.options.part = TRAIN_MODEL;
-        struct trainer *whole = training_open(m, &s);
+        struct vb_trainer *whole = training_open(m, &s);
         training_gradients(frozen, &s);
         training_gradients(whole, &s);
         for (size_t i = 0; i < trainer_count(frozen); i++) {
@@ -147,7 +147,7 @@ static int keep_hidden(void *context, int depth, size_t index, const float *logi
 static void check_hidden(const struct loss *loss, size_t unread)
 {
     struct training_step s;
-    struct model *m = training_model("golden/tiny/v3", NULL);
+    struct vb_model *m = training_model("golden/tiny/v3", NULL);
     static float hidden[TRAINING_SEQUENCES][40 * 64];
     assert_int_equal(m->config.dims.d, 64);
     training_step(&s, m, TRAIN_MODULES, 1);
@@ -176,7 +176,7 @@ TEST(hidden_states_that_are_given_have_the_same_result_as_those_that_are_compute
 }
 
 /* The gradient of a shared head is the sum of those of the copies, each of which has the error of adding up its rows. */
-static void check_sum(struct trainer *shared, struct trainer *own, const char *name, const char *const *copies)
+static void check_sum(struct vb_trainer *shared, struct vb_trainer *own, const char *name, const char *const *copies)
 {
     const struct trained_tensor *sum = training_tensor(shared, name), *first = training_tensor(own, name);
     for (size_t i = 0; i < training_numbers(sum); i++) {
@@ -196,14 +196,14 @@ TEST(a_shared_embedding_and_head_have_the_gradients_of_all_copies)
     static const char *const embeddings[] = {"model.layers.3.embed_tokens.weight", "model.layers.4.embed_tokens.weight", NULL};
     static const char *const heads[] = {"model.layers.3.shared_head.head.weight", "model.layers.4.shared_head.head.weight", NULL};
     struct training_step s;
-    struct model *m = training_model("golden/tiny/v3-mtp3", NULL);
+    struct vb_model *m = training_model("golden/tiny/v3-mtp3", NULL);
     assert_int_equal(m->config.num_hidden_layers, 3);
     training_step(&s, m, TRAIN_MODEL, 2);
     s.options.ends = ENDS_SHARED;
-    struct trainer *shared = training_open(m, &s);
+    struct vb_trainer *shared = training_open(m, &s);
     s.options.ends = ENDS_OWN;
     s.options.new_modules = 0;
-    struct trainer *own = training_open(m, &s);
+    struct vb_trainer *own = training_open(m, &s);
     for (size_t i = 0; i < COUNT(heads) - 1; i++) { /* the file's own may be others */
         struct trained_tensor *x = training_tensor(own, embeddings[i]), *y = training_tensor(own, heads[i]);
         memcpy(x->w, training_tensor(own, "model.embed_tokens.weight")->w, training_numbers(x) * sizeof *x->w);
@@ -226,10 +226,10 @@ TEST(the_first_step_moves_weights_against_their_gradients_by_the_learning_rate)
     enum { LR = 1000 };
     struct training_step s;
     double squares = 0, norm;
-    struct model *m = training_model("golden/tiny/v3", NULL);
+    struct vb_model *m = training_model("golden/tiny/v3", NULL);
     training_step(&s, m, TRAIN_MODEL, 1);
     s.options.adamw.eps = 1e-30;
-    struct trainer *t = training_open(m, &s), *before = training_open(m, &s);
+    struct vb_trainer *t = training_open(m, &s), *before = training_open(m, &s);
     training_gradients(t, &s);
     OK(trainer_update(t, 1, 1.0 / LR, &norm, &err));
     for (size_t i = 0; i < trainer_count(t); i++) {
@@ -266,14 +266,14 @@ TEST(the_bias_of_each_expert_moves_towards_the_mean_load)
     struct reference_losses losses;
     struct reference_sequence list[TRAINING_SEQUENCES];
     struct reference *r = open_reference("golden/tiny/v3");
-    struct model *m = training_model("golden/tiny/v3", NULL);
+    struct vb_model *m = training_model("golden/tiny/v3", NULL);
     struct reference_loss_options options = {.hook = count_experts, .hook_context = &loads};
     training_step(&s, m, TRAIN_MODEL, 0);
     for (size_t q = 0; q < TRAINING_SEQUENCES; q++)
         list[q] = (struct reference_sequence){s.list[q].tokens, (int)s.list[q].count, NULL};
     OK(reference_backward(r, &options, list, TRAINING_SEQUENCES, &losses, NULL, &err));
     s.options.bias_update_speed = 0.25;
-    struct trainer *t = training_open(m, &s), *before = training_open(m, &s);
+    struct vb_trainer *t = training_open(m, &s), *before = training_open(m, &s);
     step_once(t, &s, 1, 0);
     int E = m->config.n_routed_experts, moved = 0;
     for (int l = 0; l < m->config.num_hidden_layers; l++) {
@@ -300,9 +300,9 @@ TEST(the_bias_of_each_expert_moves_towards_the_mean_load)
 TEST(weights_and_moments_that_are_put_back_continue_a_run)
 {
     struct training_step s;
-    struct model *m = training_model("golden/tiny/v3", NULL);
+    struct vb_model *m = training_model("golden/tiny/v3", NULL);
     training_step(&s, m, TRAIN_MODULES, 1);
-    struct trainer *t = training_open(m, &s), *resumed = training_open(m, &s);
+    struct vb_trainer *t = training_open(m, &s), *resumed = training_open(m, &s);
     step_once(t, &s, 1, 1e-3);
     for (size_t i = 0; i < trainer_count(t); i++) {
         struct trained_tensor *from = trainer_tensor(t, i), *to = trainer_tensor(resumed, i);
@@ -353,9 +353,9 @@ TEST(new_weights_depend_on_the_seed_and_the_name_alone)
 }
 
 /* Steps on the same texts. Returns the losses of the first and of the last step. */
-static void train(const struct model *m, const struct training_step *s, int steps, double lr, double *first, double *last)
+static void train(const struct vb_model *m, const struct training_step *s, int steps, double lr, double *first, double *last)
 {
-    struct trainer *t = training_open(m, s);
+    struct vb_trainer *t = training_open(m, s);
     for (int i = 1; i <= steps; i++) {
         *last = training_gradients(t, s).total;
         *first = i == 1 ? *last : *first;
@@ -367,7 +367,7 @@ static void train(const struct model *m, const struct training_step *s, int step
 TEST(a_new_model_begins_at_the_entropy_of_its_vocabulary_and_learns)
 {
     struct training_step s;
-    struct model *m;
+    struct vb_model *m;
     double first, last;
     int from_config;
     OK(model_open_shapes(&m, "golden/tiny/v3/config.json", "f32", &(struct model_options){0}, &from_config, NULL, &err));
@@ -382,17 +382,17 @@ TEST(a_new_model_begins_at_the_entropy_of_its_vocabulary_and_learns)
     vb_model_close(m);
 }
 
-/* quantised: whether the output head is, whose rows are then decoded */
-static void check_modules(const char *dir, int modules, enum module_ends ends, int quantised)
+/* quantized: whether the output head is, whose rows are then decoded */
+static void check_modules(const char *dir, int modules, enum module_ends ends, int quantized)
 {
     struct training_step s;
     double first, last;
-    struct model *m = training_model(dir, NULL);
+    struct vb_model *m = training_model(dir, NULL);
     training_step(&s, m, TRAIN_MODULES, modules);
     s.options.modules = modules;
     s.options.new_modules = 1;
     s.options.ends = ends;
-    assert_int_equal(weight_is_quantised(m->lm_head.type), quantised);
+    assert_int_equal(weight_is_quantized(m->lm_head.type), quantized);
     train(m, &s, 15, 0.01, &first, &last);
     print_message("%s, %d new modules: %.3f, then %.3f\n", dir, modules, first, last);
     assert_true(last < 0.8 * first);
@@ -402,8 +402,8 @@ static void check_modules(const char *dir, int modules, enum module_ends ends, i
 TEST(new_modules_of_models_of_any_type_learn)
 {
     check_modules("golden/tiny/v2", 2, ENDS_SHARED, 0);
-    check_modules("golden/gguf/quantised.gguf", 1, ENDS_SHARED, 1);
-    check_modules("golden/gguf/quantised.gguf", 1, ENDS_OWN, 1);
+    check_modules("golden/gguf/quantized.gguf", 1, ENDS_SHARED, 1);
+    check_modules("golden/gguf/quantized.gguf", 1, ENDS_OWN, 1);
 }
 
 int main(void)

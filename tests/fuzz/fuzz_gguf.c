@@ -27,7 +27,7 @@ static unsigned read_first_and_last(const struct checkpoint *c)
     return sum;
 }
 
-static void compute(struct model *m)
+static void compute(struct vb_model *m)
 {
     vb_session *s;
     vb_result r;
@@ -47,8 +47,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct gguf *g;
     struct config config;
     struct checkpoint *checkpoint;
-    struct tokenizer *tokenizer;
-    struct model *model;
+    struct vb_tokenizer *tokenizer;
+    struct vb_model *model;
     vb_error err = {0};
     int32_t *ids;
     size_t count;

@@ -16,7 +16,7 @@ static const char conversation[] =
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    struct chat_template *t;
+    struct vb_template *t;
     vb_error err;
     struct template_marks marks;
     char *text;

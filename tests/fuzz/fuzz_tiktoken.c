@@ -7,7 +7,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char text[] = "<|reserved_token_700|>Hello w\u00f6rld\u00a0 12345 it'S\r\n\t\u90a3\u5e74 ABC\u6c49def \U0001f44d\U0001f3fd!?  x word.   ";
     static const char config[] = "{\"tokenizer_class\":\"TikTokenTokenizer\"}";
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     vb_error err;
     const char *zero = size ? memchr(data, 0, size) : NULL, *beside = zero ? zero + 1 : config;
     size_t model_size = zero ? (size_t)(zero - (const char *)data) : size, beside_size = zero ? size - model_size - 1 : sizeof config - 1;

@@ -5,7 +5,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char text[] = "<|begin|>Hello wörld\u00a0 12345 <think> it's\r\n\t那年夏天 \U0001f44d\U0001f3fd!?  <|left|>x word.   ";
-    struct tokenizer *t;
+    struct vb_tokenizer *t;
     vb_error err;
     /* an input that holds a 0 byte is two files: the second is tokenizer_config.json */
     const uint8_t *zero = size ? memchr(data, 0, size) : NULL;

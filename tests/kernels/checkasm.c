@@ -32,14 +32,14 @@ const char *const kernel_names[KERNELS] = {
     [FMA_ROWS_ONTO] = "fma_rows_onto_f32", "fma_rows_onto_f16", "fma_rows_onto_bf16", "fma_rows_onto_f8_e4m3", "fma_rows_onto_i4",
                       "fma_rows_onto_f4", "fma_rows_onto_i8",
     [MATMUL_NARROW] = "narrow_matmul",
-    [MATMUL_QUANTISED] = "matmul_q8_0", "matmul_q4_0", "matmul_q5_0", "matmul_q5_1", "matmul_q4_k", "matmul_q5_k", "matmul_q6_k",
+    [MATMUL_QUANTIZED] = "matmul_q8_0", "matmul_q4_0", "matmul_q5_0", "matmul_q5_1", "matmul_q4_k", "matmul_q5_k", "matmul_q6_k",
                          "matmul_mxfp4",
                          "matmul_iq2_xxs", "matmul_iq2_xs", "matmul_iq2_s", "matmul_iq3_xxs", "matmul_iq3_s", "matmul_iq1_s", "matmul_iq1_m",
                          "matmul_tq1_0", "matmul_tq2_0",
                          "matmul_q4_1", "matmul_iq4_nl", "matmul_iq4_xs", "matmul_q3_k", "matmul_q2_k", "matmul_gguf_nvfp4",
                          "matmul_cache_q8", "matmul_q4_bf16", "matmul_nvfp4", "matmul_q8_f32",
     [FMA_ROWS_CACHE_Q8] = "fma_rows_cache_q8",
-    [FMA_OUTER] = "fma_outer", [DOT] = "dot", [PACK] = "pack", [NARROW] = "narrow", [QUANTISE] = "quantise",
+    [FMA_OUTER] = "fma_outer", [DOT] = "dot", [PACK] = "pack", [NARROW] = "narrow", [QUANTIZE] = "quantize",
     [AXPY] = "axpy", [SCALE] = "scale", [DIVIDE] = "divide", [INDEX_SCORES] = "index_scores", [COUNT_FROM] = "count_from",
     [SOFTMAX] = "softmax_block", [EXP] = "exp", [SILU_MUL] = "silu_mul",
 };
@@ -541,7 +541,7 @@ int main(int argc, char **argv)
     check_matrix_kernels();
     check_every_code();
     check_bf16_kernels();
-    check_quantised_kernels();
+    check_quantized_kernels();
     check_index_kernels();
     if (fp_control() != FP_DEFAULT) {
         printf("environment: FAILED, a kernel left the floating-point control word at 0x%x\n", fp_control());

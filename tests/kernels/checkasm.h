@@ -50,13 +50,13 @@ enum kernel {
     FMA_ROWS = MATMUL + WEIGHT_TYPES,
     FMA_ROWS_ONTO = FMA_ROWS + WEIGHT_TYPES,
     MATMUL_NARROW = FMA_ROWS_ONTO + WEIGHT_TYPES,
-    MATMUL_QUANTISED, /* one for each type: MATMUL_QUANTISED + type - WEIGHT_TYPES */
-    FMA_ROWS_CACHE_Q8 = MATMUL_QUANTISED + WEIGHT_KINDS - WEIGHT_TYPES,
+    MATMUL_QUANTIZED, /* one for each type: MATMUL_QUANTIZED + type - WEIGHT_TYPES */
+    FMA_ROWS_CACHE_Q8 = MATMUL_QUANTIZED + WEIGHT_KINDS - WEIGHT_TYPES,
     FMA_OUTER,
     DOT,
     PACK,
     NARROW,
-    QUANTISE,
+    QUANTIZE,
     AXPY,
     SCALE,
     DIVIDE,
@@ -89,7 +89,7 @@ extern const struct kernels kernels_scalar;
 void check_matrix_kernels(void);
 void check_every_code(void);
 void check_bf16_kernels(void);
-void check_quantised_kernels(void);
+void check_quantized_kernels(void);
 void check_index_kernels(void);
 int bench(void);
 

@@ -3,7 +3,7 @@
  * thread's CPU time: shared machines drift. Where a decode step would find its weights in memory, they are read from
  * WEIGHT_BYTES in turn, more than the caches hold. */
 #include "simd/machine.h"
-#include "simd/quantised.h"
+#include "simd/quantized.h"
 #include "tests/kernels/checkasm.h"
 
 #include <stdio.h>
@@ -59,7 +59,7 @@ struct line {
     const struct kernels *k;
     size_t K, rows, T;  /* K or n; rows and T of matrix kernels */
     int streaming;      /* walks through WEIGHT_BYTES of weights, as a decode step does */
-    int panels;         /* quantised weights, packed */
+    int panels;         /* quantized weights, packed */
     double time[ROUNDS]; /* seconds per call */
     double read[ROUNDS]; /* bytes per second that plain reading reaches just before, if streaming */
 };
@@ -80,24 +80,24 @@ static enum weight_type type_of(enum kernel kernel)
 {
     return kernel == FMA_ROWS_CACHE_Q8 ? WEIGHT_CACHE_Q8
            : kernel == FMA_OUTER      ? WEIGHT_F32
-           : kernel >= MATMUL_QUANTISED ? (enum weight_type)(kernel - MATMUL_QUANTISED + WEIGHT_TYPES)
+           : kernel >= MATMUL_QUANTIZED ? (enum weight_type)(kernel - MATMUL_QUANTIZED + WEIGHT_TYPES)
            : kernel == MATMUL_NARROW  ? WEIGHT_BF16
                                       : (enum weight_type)(kernel % WEIGHT_TYPES);
 }
 
-/* The same of quantised weights, as blocks and, of types that have them, as panels. */
-static void add_quantised(enum weight_type type, size_t K, size_t rows, size_t T, int streaming)
+/* The same of quantized weights, as blocks and, of types that have them, as panels. */
+static void add_quantized(enum weight_type type, size_t K, size_t rows, size_t T, int streaming)
 {
     for (int panels = 0; panels <= weight_has_panels(type); panels++) {
         size_t from = n_lines;
-        add((enum kernel)(MATMUL_QUANTISED + type - WEIGHT_TYPES), K, rows, T, streaming);
+        add((enum kernel)(MATMUL_QUANTIZED + type - WEIGHT_TYPES), K, rows, T, streaming);
         for (; from < n_lines; from++)
             lines[from].panels = panels;
     }
 }
 
 static unsigned char *weights;
-static struct quantised_group *groups;
+static struct quantized_group *groups;
 static float *x, *y, *scale;
 static int32_t slots[INDEX_KEYS]; /* 0, 1, 2, ... */
 
@@ -126,10 +126,10 @@ static void call(const struct line *l, const unsigned char *data)
     } else if (kernel == FMA_ROWS_CACHE_Q8) {
         w.type = WEIGHT_CACHE_Q8;
         l->k->fma_rows_cache_q8(y, l->K, &w, 0, l->K, x, l->rows, l->T, kernel_scratch());
-    } else if (kernel >= MATMUL_QUANTISED && kernel < FMA_ROWS_CACHE_Q8) {
+    } else if (kernel >= MATMUL_QUANTIZED && kernel < FMA_ROWS_CACHE_Q8) {
         w.type = type_of(kernel);
         w.panels = l->panels;
-        l->k->matmul_quantised(y, l->rows, &w, 0, l->rows, groups, l->K / QUANTISED_GROUP, l->T, kernel_scratch());
+        l->k->matmul_quantized(y, l->rows, &w, 0, l->rows, groups, l->K / QUANTIZED_GROUP, l->T, kernel_scratch());
     } else if (kernel >= FMA_ROWS_ONTO && kernel < MATMUL_NARROW) {
         w.type = (enum weight_type)(kernel - FMA_ROWS_ONTO);
         l->k->fma_rows_onto[w.type](y, l->K, &w, 0, l->K, x, l->rows, l->T, kernel_scratch());
@@ -142,8 +142,8 @@ static void call(const struct line *l, const unsigned char *data)
         l->k->pack(y, x, l->K);
     } else if (kernel == NARROW) {
         l->k->narrow((uint16_t *)(void *)y, x, l->K);
-    } else if (kernel == QUANTISE) {
-        l->k->quantise((struct quantised_group *)(void *)y, x, l->K);
+    } else if (kernel == QUANTIZE) {
+        l->k->quantize((struct quantized_group *)(void *)y, x, l->K);
     } else if (kernel == SOFTMAX) {
         l->k->softmax_block(y, x, l->K, &sum);
     } else if (kernel == EXP) {
@@ -166,9 +166,9 @@ static size_t weight_bytes(const struct line *l)
     if (l->kernel >= DOT)
         return 0;
     enum weight_type type = type_of(l->kernel);
-    if (!weight_is_quantised(type))
+    if (!weight_is_quantized(type))
         return weight_is_packed(type) ? l->rows * l->K / 32 * 18 : l->rows * l->K * type_size(type);
-    const struct quantised_format *f = quantised_format(type);
+    const struct quantized_format *f = quantized_format(type);
     return l->panels ? panels_bytes(type, l->rows, l->K) : l->rows * l->K / f->numbers * f->bytes;
 }
 
@@ -234,9 +234,9 @@ int bench(void)
     }
     for (int type = WEIGHT_TYPES; type < WEIGHT_KINDS; type++) {
         for (size_t T = 1; type != WEIGHT_CACHE_Q8 && T <= 4; T += 3)
-            add_quantised((enum weight_type)type, 7168, 2048, T, 1);
+            add_quantized((enum weight_type)type, 7168, 2048, T, 1);
         if (type != WEIGHT_CACHE_Q8)
-            add_quantised((enum weight_type)type, 2048, 512, 512, 0);
+            add_quantized((enum weight_type)type, 2048, 512, 512, 0);
     }
     add(MATMUL, 576, 256, 16, 0); /* attention scores: 256 cached rows, 16 heads */
     for (int type = 0; type < WEIGHT_TYPES; type++)
@@ -245,14 +245,14 @@ int bench(void)
     add(FMA_ROWS, 512, 256, 16, 0);                                  /* attention values */
     add(FMA_OUTER, 512, 512, 2048, 0);                               /* gradients of a matrix [2048, 512], 512 tokens, */
     add(FMA_ROWS_ONTO, 512, 2048, 512, 0);                           /* and of its input */
-    add((enum kernel)(MATMUL_QUANTISED + WEIGHT_CACHE_Q8 - WEIGHT_TYPES), 512, 256, 16, 0); /* with cache type q8: scores of the latents, */
+    add((enum kernel)(MATMUL_QUANTIZED + WEIGHT_CACHE_Q8 - WEIGHT_TYPES), 512, 256, 16, 0); /* with cache type q8: scores of the latents, */
     add(FMA_ROWS_CACHE_Q8, 512, 256, 16, 0);                         /* and values */
     add((enum kernel)(MATMUL + WEIGHT_BF16), 576, 256, 16, 0);       /* with cache type bf16 */
     add((enum kernel)(FMA_ROWS + WEIGHT_BF16), 512, 256, 16, 0);
     add(DOT, 7168, 1, 1, 0);
     add(PACK, 7168, 1, 1, 0);
     add(NARROW, 7168, 1, 1, 0);
-    add(QUANTISE, 7168, 1, 1, 0);
+    add(QUANTIZE, 7168, 1, 1, 0);
     add(SOFTMAX, 256, 1, 1, 0);
     add(EXP, 4096, 1, 1, 0);
     add(SILU_MUL, 4096, 1, 1, 0);
@@ -264,13 +264,13 @@ int bench(void)
     x = huge_pages(floats * sizeof *x);
     y = huge_pages(floats * sizeof *y);
     scale = huge_pages(1 << 20);
-    groups = huge_pages(floats / QUANTISED_GROUP * sizeof *groups);
+    groups = huge_pages(floats / QUANTIZED_GROUP * sizeof *groups);
     for (int32_t i = 0; i < INDEX_KEYS; i++)
         slots[i] = i;
     rng_state = 1;
     random_numbers(x, WEIGHT_F32, UNIFORM, floats);
     random_numbers(y, WEIGHT_F32, UNIFORM, floats);
-    kernels_scalar.quantise(groups, x, floats);
+    kernels_scalar.quantize(groups, x, floats);
     random_numbers(scale, WEIGHT_F32, UNIFORM, (1 << 20) / 4);
     /* ordinary numbers for every type: bytes 0x38..0x3f are exponents near 0 in all of them */
     for (size_t i = 0; i < WEIGHT_BYTES; i += 8)

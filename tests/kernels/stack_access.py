@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """stack_access.py OBJECT...: fails if an inner loop of a tile reads or writes the stack.
 
-OBJECT is made from simd/avx2_tiles.c, or from neon_tiles.c, neon_quantised.c, neon_dotprod.c or neon_i8mm.c. A sum that a
+OBJECT is made from simd/avx2_tiles.c, or from neon_tiles.c, neon_quantized.c, neon_dotprod.c or neon_i8mm.c. A sum that a
 compiler keeps on the stack is stored and loaded in each iteration, and its chain of fmas becomes three times as long. An inner
 loop of a tile is a loop that contains a multiplication and no other loop, in a function whose name begins with from_ or panel_.
 %rbp or x29 is an address on the stack only in functions that make it their frame pointer.

@@ -513,7 +513,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ALL(attention_is_rule_4_bit_for_bit),
         T(attention_is_within_its_bound_of_the_naive_formula),
-        WITH(KV_BF16, "cache bf16: ", attention_is_within_its_bound_of_the_naive_formula), /* cache q8 quantises queries too */
+        WITH(KV_BF16, "cache bf16: ", attention_is_within_its_bound_of_the_naive_formula), /* cache q8 quantizes queries too */
         T(attention_row_has_the_same_bits_alone_and_among_any_others),
         ALL(attention_does_not_depend_on_the_slots_of_a_timeline),
         T(attention_of_more_queries_than_keep_their_blocks_equals_that_of_each_alone),

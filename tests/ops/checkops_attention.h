@@ -118,7 +118,7 @@ static float nearest_bf16(float x)
     return ldexpf(nearbyintf(fraction * 256.0f), exponent - 8);
 }
 
-/* 32 numbers quantised by rule 2. */
+/* 32 numbers quantized by rule 2. */
 struct rounded_group {
     float d;
     int q[32];

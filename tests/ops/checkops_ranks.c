@@ -42,7 +42,7 @@ static void fill(const struct kernels *k, char *row, size_t chunks, size_t cut, 
             x[j] = (float)random_below(seed, 255) - 127; /* BF16 holds it */
         k->pack(packed, x, DOT_CHUNK);
         if (travel == OP_AS_GROUPS)
-            k->quantise((struct quantised_group *)(void *)(row + c * sizeof(struct quantised_group)), packed, DOT_CHUNK);
+            k->quantize((struct quantized_group *)(void *)(row + c * sizeof(struct quantized_group)), packed, DOT_CHUNK);
         else
             memcpy(row + c * sizeof packed, packed, c + 1 < chunks ? sizeof packed : sizeof packed - cut);
     }
@@ -50,7 +50,7 @@ static void fill(const struct kernels *k, char *row, size_t chunks, size_t cut, 
 
 static size_t travelling(const struct op_piece *p)
 {
-    return p->travel == OP_AS_BF16 ? p->row_bytes / 2 : p->travel == OP_AS_GROUPS ? p->row_bytes / sizeof(struct quantised_group) * OP_GROUP_BYTES
+    return p->travel == OP_AS_BF16 ? p->row_bytes / 2 : p->travel == OP_AS_GROUPS ? p->row_bytes / sizeof(struct quantized_group) * OP_GROUP_BYTES
                                                                                   : p->row_bytes;
 }
 
@@ -61,7 +61,7 @@ static size_t random_pieces(struct op_piece *piece, size_t *longest, const struc
     for (size_t i = 0; i < count; i++) {
         enum op_travel travel = (enum op_travel[]){OP_AS_STORED, OP_AS_BF16, OP_AS_GROUPS}[random_below(seed, 3)];
         size_t rows = random_below(seed, 6), chunks = 1 + random_below(seed, 9), unit = 1 + random_below(seed, 3);
-        size_t number = travel == OP_AS_GROUPS ? sizeof(struct quantised_group) : DOT_CHUNK * sizeof(float);
+        size_t number = travel == OP_AS_GROUPS ? sizeof(struct quantized_group) : DOT_CHUNK * sizeof(float);
         size_t cut = travel == OP_AS_STORED ? 4 * random_below(seed, 31) : 0; /* the last unit may be shorter */
         piece[i] = (struct op_piece){calloc(rows + 1, chunks * number), rows, chunks * number - cut, (chunks + unit - 1) / unit, unit * number, travel, NULL};
         assert_non_null(piece[i].data);

@@ -1,10 +1,10 @@
-/* tests/ops/test_blocks.c -- what the reference and the engine take quantised numbers for: blocks and rounded weights as the `gguf`
+/* tests/ops/test_blocks.c -- what the reference and the engine take quantized numbers for: blocks and rounded weights as the `gguf`
  * package has them (golden/truth/blocks.safetensors); packed codes as the compressed-tensors package has them; x as rule 2
  * of simd/kernels.h says. Runs in the repository's root. */
-#include "ops/quantise.h"
+#include "ops/quantize.h"
 #include "reference/layers.h"
 #include "simd/grids.h"
-#include "simd/quantised.h"
+#include "simd/quantized.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 
 #define TEST(name) static void name(void **unused __attribute__((unused)))
 #define COUNT(array) (sizeof(array) / sizeof *(array))
-#define COLS 64 /* of the rows that were quantised */
+#define COLS 64 /* of the rows that were quantized */
 
 static const struct { const char *name; enum dtype dtype; int numbers, minimums; } types[] = {
     {"Q8_0", DTYPE_Q8_0, 32, 0},  {"Q4_0", DTYPE_Q4_0, 32, 0},  {"Q5_0", DTYPE_Q5_0, 32, 0},  {"Q5_1", DTYPE_Q5_1, 32, 1},
@@ -42,7 +42,7 @@ static void check_bits(const char *what, size_t i, double have, float want)
 }
 
 /* Bit for bit, zeros with their signs. */
-TEST(every_quantised_type_decodes_to_the_numbers_of_the_gguf_package)
+TEST(every_quantized_type_decodes_to_the_numbers_of_the_gguf_package)
 {
     struct golden g = golden_open("blocks");
     char name[32];
@@ -59,8 +59,8 @@ TEST(every_quantised_type_decodes_to_the_numbers_of_the_gguf_package)
         assert_true(w.rows >= 12);
         for (int i = 0; i < w.rows; i++) {
             ref_row(&w, i, row);
-            ref_quantised_row(&w, i, exact);
-            decode_quantised(engine, &view, (size_t)i, 0, view.cols);
+            ref_quantized_row(&w, i, exact);
+            decode_quantized(engine, &view, (size_t)i, 0, view.cols);
             for (int j = 0; j < w.cols; j++) {
                 size_t at = (size_t)(i * w.cols + j);
                 check_bits(types[k].name, at, row[j], want[at]);
@@ -210,24 +210,24 @@ TEST(the_grids_of_the_reference_are_those_of_the_engine)
                 block[34] = (unsigned char)(i >> 8);
             struct tensor t = {.dtype = grids[k].dtype, .data = block};
             struct weight_view view = {.type = (enum weight_type)t.dtype, .data = block, .rows = 1, .cols = 256, .stride = 256};
-            decode_quantised(have, &view, 0, 0, 256);
+            decode_quantized(have, &view, 0, 0, 256);
             for (size_t j = 0; j < 256; j++)
-                check_bits("a row of a grid", (size_t)i, ref_quantised(&t, j), have[j]);
+                check_bits("a row of a grid", (size_t)i, ref_quantized(&t, j), have[j]);
         }
 }
 
-TEST(weights_of_q8_and_q4_are_those_that_the_gguf_package_quantises_to)
+TEST(weights_of_q8_and_q4_are_those_that_the_gguf_package_quantizes_to)
 {
     static const struct {
         const char *name;
         enum precision precision;
         enum dtype dtype;
-        int (*quantise)(void *blocks, const float *w, size_t K);
-    } modes[] = {{"rows.Q8_0", PRECISION_Q8, DTYPE_Q8_0, op_quantise_q8_0},
-                 {"rows.Q4_0", PRECISION_Q4, DTYPE_Q4_0, op_quantise_q4_0}};
+        int (*quantize)(void *blocks, const float *w, size_t K);
+    } modes[] = {{"rows.Q8_0", PRECISION_Q8, DTYPE_Q8_0, op_quantize_q8_0},
+                 {"rows.Q4_0", PRECISION_Q4, DTYPE_Q4_0, op_quantize_q4_0}};
     struct golden g = golden_open("blocks");
     double row[COLS], engine[COLS];
-    unsigned char blocks[COLS / 32 * QUANTISE_Q8_0_BYTES];
+    unsigned char blocks[COLS / 32 * QUANTIZE_Q8_0_BYTES];
     size_t count;
     const float *numbers = golden_data(&g, "rows", &count);
     struct tensor t = {.dtype = DTYPE_F32, .data = numbers};
@@ -236,11 +236,11 @@ TEST(weights_of_q8_and_q4_are_those_that_the_gguf_package_quantises_to)
     for (size_t k = 0; k < COUNT(modes); k++) {
         const float *want = golden_data(&g, modes[k].name, &count);
         struct reference_run run = {.row = row, .options.precision = modes[k].precision};
-        struct tensor quantised = {.dtype = modes[k].dtype, .data = blocks};
+        struct tensor quantized = {.dtype = modes[k].dtype, .data = blocks};
         for (int i = 0; i < w.rows; i++, want += COLS) {
             ref_weights(&run, &w, i);
-            assert_int_equal(modes[k].quantise(blocks, numbers + i * COLS, COLS), 0);
-            ref_row(&(struct matrix){.tensor = &quantised, .rows = 1, .cols = COLS}, 0, engine);
+            assert_int_equal(modes[k].quantize(blocks, numbers + i * COLS, COLS), 0);
+            ref_row(&(struct matrix){.tensor = &quantized, .rows = 1, .cols = COLS}, 0, engine);
             for (int j = 0; j < COLS; j++)
                 if (row[j] != want[j] || engine[j] != want[j])
                     fail_msg("%s, row %d, number %d: %a, the engine's %a, the golden has %a", modes[k].name, i, j, row[j],
@@ -318,13 +318,13 @@ TEST(a_perturbed_run_moves_a_number_near_a_tie_by_one_step)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_quantised_type_decodes_to_the_numbers_of_the_gguf_package),
+        cmocka_unit_test(every_quantized_type_decodes_to_the_numbers_of_the_gguf_package),
         cmocka_unit_test(every_row_of_every_grid_is_that_of_the_gguf_package),
         cmocka_unit_test(the_grids_of_the_reference_are_those_of_the_engine),
         cmocka_unit_test(packed_codes_decode_to_the_numbers_of_the_compressed_tensors_package),
         cmocka_unit_test(int8_codes_decode_to_the_numbers_of_the_compressed_tensors_package),
         cmocka_unit_test(int8_codes_decode_to_the_numbers_that_numpy_computes_for_modelslim),
-        cmocka_unit_test(weights_of_q8_and_q4_are_those_that_the_gguf_package_quantises_to),
+        cmocka_unit_test(weights_of_q8_and_q4_are_those_that_the_gguf_package_quantizes_to),
         cmocka_unit_test(x_becomes_whole_steps_of_its_groups_largest_over_127),
         cmocka_unit_test(groups_that_are_tiny_or_not_finite_are_all_zero_or_nan),
         cmocka_unit_test(a_perturbed_run_moves_a_number_near_a_tie_by_one_step),

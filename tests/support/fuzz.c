@@ -28,7 +28,7 @@ int memory_file(char path[64], const uint8_t *bytes, size_t size)
     return fd;
 }
 
-void encode_both_ways(const struct tokenizer *t, const char *text, size_t size)
+void encode_both_ways(const struct vb_tokenizer *t, const char *text, size_t size)
 {
     for (int special = 0; special < 2; special++) {
         int32_t *ids;

@@ -23,7 +23,7 @@ int check(int rc, const vb_error *err);
 int memory_file(char path[64], const uint8_t *bytes, size_t size);
 
 /* Encodes a text with and without special tokens. If that succeeds, tokenizer_piece must know each id. */
-void encode_both_ways(const struct tokenizer *t, const char *text, size_t size);
+void encode_both_ways(const struct vb_tokenizer *t, const char *text, size_t size);
 
 /* Discards what the program prints to stderr. Reports of sanitizers still appear, because sanitizers do not use the FILE stderr. */
 void be_silent(void);

@@ -164,7 +164,7 @@ static void add_layer(struct layout_file *f, const char *prefix, int is_moe)
     add_mlp(f, prefix, "mlp.shared_experts.", LAYOUT_EXPERT);
 }
 
-static json_t *quantisation(enum layout layout)
+static json_t *quantization(enum layout layout)
 {
     json_t *weights = json_pack("{s:i,s:s,s:b,s:s,s:b}", "num_bits", layout == LAYOUT_I8 ? 8 : 4, "type",
                                 layout == LAYOUT_NVFP4 || layout == LAYOUT_MXFP4 ? "float" : "int", "symmetric", 1, "strategy",
@@ -195,7 +195,7 @@ static void write_config(const char *dir, const struct layout_checkpoint *c)
         json_object_set_new(config, "quantization_config", json_pack("{s:s,s:s,s:s,s:[i,i]}", "quant_method", "fp8", "fmt", "e4m3",
                                                                      "activation_scheme", "dynamic", "weight_block_size", BLOCK_ROWS, BLOCK_COLS));
     else if (c->layout != LAYOUT_BF16)
-        json_object_set_new(config, "quantization_config", quantisation(c->layout));
+        json_object_set_new(config, "quantization_config", quantization(c->layout));
     snprintf(path, sizeof path, "%s/config.json", dir);
     assert_int_equal(json_dump_file(config, path, 0), 0);
     json_decref(config);

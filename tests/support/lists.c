@@ -30,7 +30,7 @@ void list_remove_prefix(struct list *l, const char *prefix)
     l->count = kept;
 }
 
-int list_bind(const struct list *l, struct model **m, vb_error *err)
+int list_bind(const struct list *l, struct vb_model **m, vb_error *err)
 {
     struct checkpoint *c;
     err->code = VB_OK;
@@ -42,9 +42,9 @@ int list_bind(const struct list *l, struct model **m, vb_error *err)
     return rc;
 }
 
-struct model *bind_or_fail(const struct list *l)
+struct vb_model *bind_or_fail(const struct list *l)
 {
-    struct model *m;
+    struct vb_model *m;
     vb_error err;
     if (list_bind(l, &m, &err))
         fail_msg("%s", err.message);
@@ -54,7 +54,7 @@ struct model *bind_or_fail(const struct list *l)
 void expect_bind(const struct list *l, int code, const char *format, ...)
 {
     char wants[512];
-    struct model *m;
+    struct vb_model *m;
     vb_error err;
     va_list args;
     va_start(args, format);
@@ -88,7 +88,7 @@ int64_t layer_parameters(const struct config *c, int layer, int64_t *active)
     return always + expert * E;
 }
 
-void check_parameters(const struct model *m)
+void check_parameters(const struct vb_model *m)
 {
     const struct config *c = &m->config;
     int64_t d = c->hidden_size, table = c->vocab_size * d, part, total = table + d, active = d + table + (c->tie_word_embeddings ? 0 : d);

@@ -26,10 +26,10 @@ struct tensor *list_find(struct list *l, const char *name);
 void list_remove_prefix(struct list *l, const char *prefix);
 
 /* Binds a model to the tensors in the list; returns the engine's error code. */
-int list_bind(const struct list *l, struct model **m, vb_error *err);
+int list_bind(const struct list *l, struct vb_model **m, vb_error *err);
 
 /* Like list_bind, but returns the model, and an error fails the test. */
-struct model *bind_or_fail(const struct list *l);
+struct vb_model *bind_or_fail(const struct list *l);
 
 /* Binding must return `code` and exactly the message that `format` makes. */
 void expect_bind(const struct list *l, int code, const char *format, ...);
@@ -42,6 +42,6 @@ int64_t layer_parameters(const struct config *c, int layer, int64_t *active);
 
 /* model_parameters and model_active_parameters must equal the sums over all layers (from layer_parameters) plus the parameters
  * outside of the layers. */
-void check_parameters(const struct model *m);
+void check_parameters(const struct vb_model *m);
 
 #endif

@@ -49,7 +49,7 @@ void check_same_config(const char *what, const struct config *directory, const s
     assert_true(b->gguf && !b->no_groups && !b->no_query_scale);
 }
 
-void check_same_ids(const struct tokenizer *a, const struct tokenizer *b, const char *text, int parse_special)
+void check_same_ids(const struct vb_tokenizer *a, const struct vb_tokenizer *b, const char *text, int parse_special)
 {
     int32_t *x, *y;
     size_t n, m;
@@ -61,7 +61,7 @@ void check_same_ids(const struct tokenizer *a, const struct tokenizer *b, const 
     vb_free(NULL, y);
 }
 
-void check_same_texts(const struct tokenizer *a, const struct tokenizer *b)
+void check_same_texts(const struct vb_tokenizer *a, const struct vb_tokenizer *b)
 {
     static const char *const texts[] = {
         "", "Once upon a time there was a miller", "  two  spaces\t\tand\n\nlines \r\n", "12345 1 22 333 4444",
@@ -73,7 +73,7 @@ void check_same_texts(const struct tokenizer *a, const struct tokenizer *b)
             check_same_ids(a, b, texts[i], special);
 }
 
-void check_same_tokenizer(const struct tokenizer *a, const struct tokenizer *b, int32_t size)
+void check_same_tokenizer(const struct vb_tokenizer *a, const struct vb_tokenizer *b, int32_t size)
 {
     for (int32_t id = 0; id < size; id++) {
         size_t n, m;

@@ -17,12 +17,12 @@ void check_same_real(const char *what, const char *key, double directory, double
 void check_same_config(const char *what, const struct config *directory, const struct config *file);
 
 /* Both tokenizers must give the same ids for this text. */
-void check_same_ids(const struct tokenizer *a, const struct tokenizer *b, const char *text, int parse_special);
+void check_same_ids(const struct vb_tokenizer *a, const struct vb_tokenizer *b, const char *text, int parse_special);
 
 /* Calls check_same_ids for a list of texts, some of which contain special tokens. */
-void check_same_texts(const struct tokenizer *a, const struct tokenizer *b);
+void check_same_texts(const struct vb_tokenizer *a, const struct vb_tokenizer *b);
 
 /* The first `size` tokens, the ids of BOS and EOS, and the ids of the texts that check_same_texts compares must be equal. */
-void check_same_tokenizer(const struct tokenizer *a, const struct tokenizer *b, int32_t size);
+void check_same_tokenizer(const struct vb_tokenizer *a, const struct vb_tokenizer *b, int32_t size);
 
 #endif

@@ -10,7 +10,7 @@
 #define TOY_V 64    /* the largest vocabulary */
 
 struct toy {
-    struct model model;
+    struct vb_model model;
     struct vb_session session;
     struct workspace work;
     struct run run;

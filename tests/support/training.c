@@ -5,7 +5,7 @@
 
 static const size_t lengths[TRAINING_SEQUENCES] = {30, 9, 1, 3, 37};
 
-void training_step(struct training_step *s, const struct model *m, enum trained_part part, int depths)
+void training_step(struct training_step *s, const struct vb_model *m, enum trained_part part, int depths)
 {
     *s = (struct training_step){.options = {.part = part, .depths = depths, .mtp_loss_scaling_factor = 0.3, .threads = 1}};
     s->options.adamw = (struct adamw){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
@@ -24,9 +24,9 @@ void training_mask(struct training_step *s)
     }
 }
 
-void training_heads_open(struct training_step *s, const struct model *m, const char *dir)
+void training_heads_open(struct training_step *s, const struct vb_model *m, const char *dir)
 {
-    struct model *stored = NULL;
+    struct vb_model *stored = NULL;
     int trunk_layers = 0;
     if (dir)
         OK(model_open_heads(&stored, &trunk_layers, dir, m, &err));
@@ -34,32 +34,32 @@ void training_heads_open(struct training_step *s, const struct model *m, const c
     s->options.heads = &s->heads;
 }
 
-void training_heads_close(struct training_step *s) { vb_model_close((struct model *)(uintptr_t)s->heads.stored); }
+void training_heads_close(struct training_step *s) { vb_model_close((struct vb_model *)(uintptr_t)s->heads.stored); }
 
 vb_model *training_model(const char *dir, const char *conventions)
 {
-    struct model *m;
+    struct vb_model *m;
     struct conventions c = {0};
     OK(conventions_parse(&c, conventions, &err));
     OK(model_open_under(&m, dir, &(struct model_options){.conventions = &c}, NULL, &err));
     return m;
 }
 
-struct trainer *training_open(const struct model *m, const struct training_step *s)
+struct vb_trainer *training_open(const struct vb_model *m, const struct training_step *s)
 {
-    struct trainer *t;
+    struct vb_trainer *t;
     OK(trainer_open(&t, m, &s->options, &err));
     return t;
 }
 
-struct training_losses training_gradients(struct trainer *t, const struct training_step *s)
+struct training_losses training_gradients(struct vb_trainer *t, const struct training_step *s)
 {
     struct training_losses losses;
     OK(trainer_gradients(t, s->list, TRAINING_SEQUENCES, &losses, &err));
     return losses;
 }
 
-struct trained_tensor *training_tensor(struct trainer *t, const char *name)
+struct trained_tensor *training_tensor(struct vb_trainer *t, const char *name)
 {
     for (size_t i = 0; i < trainer_count(t); i++)
         if (!strcmp(trainer_tensor(t, i)->name, name))
@@ -68,11 +68,11 @@ struct trained_tensor *training_tensor(struct trainer *t, const char *name)
     return NULL;
 }
 
-void training_fails_without_memory(const struct model *m, const struct training_step *s, struct counted *counted)
+void training_fails_without_memory(const struct vb_model *m, const struct training_step *s, struct counted *counted)
 {
     long alive = counted->alive;
     for (int rc = VB_NO_MEMORY, n = 0; rc; n++) {
-        struct trainer *t = NULL;
+        struct vb_trainer *t = NULL;
         struct training_losses losses;
         vb_error said = {0};
         counted->fail = counted->requests + n;
@@ -89,7 +89,7 @@ void training_fails_without_memory(const struct model *m, const struct training_
     }
 }
 
-uint64_t training_bits(struct trainer *t)
+uint64_t training_bits(struct vb_trainer *t)
 {
     uint64_t hash = 0;
     for (size_t i = 0; i < trainer_count(t); i++) {

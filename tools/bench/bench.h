@@ -133,7 +133,7 @@ int bench_run(struct bench *b, struct bench_item *i, vb_error *err);
 #define BENCH_MOST_ROWS 512   /* the largest number of rows for a linear layer */
 #define BENCH_MOST_QUERIES 32 /* the largest number of rows for attention */
 /* Finds the size [*N,*K] of the largest matrix in the model's layers. lm_head is not counted, because few rows go through it. */
-void bench_largest_matrix(const struct model *m, size_t *N, size_t *K);
+void bench_largest_matrix(const struct vb_model *m, size_t *N, size_t *K);
 /* Allocates memory and prepares oneDNN for all chosen items. Reports errors. */
 int bench_ops_open(struct bench *b);
 void bench_ops_close(struct bench *b);
@@ -154,10 +154,10 @@ int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t
                     struct bench_parts *work);
 /* Counts the same for a pass of `rows` rows through an MTP module, whose output head computes logits for one row. Counts as many
  * experts as the rows can choose at most. */
-struct bench_parts bench_module_work(const struct model *m, const vb_draft_vocab *vocab, size_t depth, size_t rows);
+struct bench_parts bench_module_work(const struct vb_model *m, const vb_draft_vocab *vocab, size_t depth, size_t rows);
 /* Counts the same for attention alone (from the queries to the output of each head), with `rows` queries that attend to `depth`
  * tokens. */
-struct bench_work bench_attention_work(const struct model *m, const struct mla *a, double rows, double depth);
+struct bench_work bench_attention_work(const struct vb_model *m, const struct mla *a, double rows, double depth);
 
 /* --- tell.c --- */
 /* The quantile q of some numbers, one for each round. */

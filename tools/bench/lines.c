@@ -104,7 +104,7 @@ static void add_passes(struct bench *b)
 static void add_linear(struct bench *b, size_t N, size_t K, size_t rows, enum weight_type type, int onednn)
 {
     const char *who = onednn ? type == WEIGHT_F32 ? ", oneDNN f32" : ", oneDNN bf16" : "";
-    const char *weights = weight_is_quantised(type) ? quantised_format(type)->name : "";
+    const char *weights = weight_is_quantized(type) ? quantized_format(type)->name : "";
     struct bench_item *i = bench_add(b, BENCH_LINEAR, rows > 1 ? "%zux%zu%s%s, %zu rows%s" : "%zux%zu%s%s, %zu row%s", N, K,
                                *weights ? " " : "", weights, rows, who);
     i->rows = rows;
@@ -117,7 +117,7 @@ static void add_linear(struct bench *b, size_t N, size_t K, size_t rows, enum we
 
 /* Adds the items for one matrix. With BF16 weights, Verbatim multiplies f32 inputs, and oneDNN multiplies BF16 inputs.
  * With many rows, where the speed of arithmetic matters, oneDNN is also measured with f32 weights and inputs. The items
- * with quantised weights, in panels, come last. */
+ * with quantized weights, in panels, come last. */
 static void add_matrix(struct bench *b, size_t N, size_t K)
 {
     static const size_t rows[] = {1, 2, 4, 8, BENCH_MOST_ROWS};
@@ -128,7 +128,7 @@ static void add_matrix(struct bench *b, size_t N, size_t K)
         if (!b->no_onednn_bf16)
             add_linear(b, N, K, rows[k], WEIGHT_BF16, 1);
     }
-    for (size_t k = 0; k < 2 * COUNT(rows) && K % QUANTISED_GROUP == 0; k++)
+    for (size_t k = 0; k < 2 * COUNT(rows) && K % QUANTIZED_GROUP == 0; k++)
         add_linear(b, N, K, rows[k % COUNT(rows)], k < COUNT(rows) ? WEIGHT_Q8_0 : WEIGHT_Q4_0, 0);
 }
 

@@ -27,7 +27,7 @@ static void pass(struct bench *b, size_t first, size_t count)
 static int open_module(struct bench *b, size_t depth, vb_error *err)
 {
     struct bench_module *m = calloc(1, sizeof *m);
-    const struct model *model = b->c->model;
+    const struct vb_model *model = b->c->model;
     vb_session_options o = b->c->session;
     cli_must(m);
     b->module = m;

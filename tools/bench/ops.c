@@ -22,7 +22,7 @@
 static struct weight_view shape_of(const struct bench_item *i)
 {
     return (struct weight_view){.type = i->type, .rows = i->outputs, .cols = i->inputs, .stride = i->inputs,
-                                .panels = weight_is_quantised(i->type)};
+                                .panels = weight_is_quantized(i->type)};
 }
 
 static size_t matrix_bytes(const struct bench_item *i)
@@ -33,7 +33,7 @@ static size_t matrix_bytes(const struct bench_item *i)
 
 static size_t at_least(size_t a, size_t b) { return a > b ? a : b; }
 
-void bench_largest_matrix(const struct model *m, size_t *N, size_t *K)
+void bench_largest_matrix(const struct vb_model *m, size_t *N, size_t *K)
 {
     *N = *K = 0;
     for (int l = 0; l < m->config.num_hidden_layers; l++) {
@@ -66,7 +66,7 @@ static void plan_linear(struct bench_item *i)
  * them. */
 static void plan_attention(const struct bench *b, struct bench_item *i)
 {
-    const struct model *m = b->c->model;
+    const struct vb_model *m = b->c->model;
     i->calls = m->config.dims.layers;
     for (size_t l = 0; l < i->calls; l++) {
         struct bench_work one = bench_attention_work(m, &m->layers[l].self_attn, (double)i->rows, (double)i->depth);
@@ -85,7 +85,7 @@ void bench_ops_plan(const struct bench *b, struct bench_item *i)
 
 /* --- memory --- */
 
-static struct attention attention_of(const struct model *m, size_t layer)
+static struct attention attention_of(const struct vb_model *m, size_t layer)
 {
     const struct config *c = &m->config;
     const struct mla *mla = &m->layers[layer].self_attn;
@@ -199,7 +199,7 @@ int bench_run_linear(struct bench *b, const struct bench_item *i, vb_error *err)
 /* The queries are the last tokens of the sequence. */
 void bench_run_attention(struct bench *b, const struct bench_item *i)
 {
-    const struct model *m = b->c->model;
+    const struct vb_model *m = b->c->model;
     size_t size = i->depth * cache_row(&m->config);
     for (size_t l = 0; l < i->calls; l++) {
         struct attention a = attention_of(m, l);

@@ -94,7 +94,7 @@ static double of_onednn(const struct bench *b, const struct bench_item *i)
  * operations at the peak speed of fma. */
 struct shares {
     double read, fma, ceiling; /* ceiling: the larger of the shares that apply */
-    double integer;            /* for a quantised matrix: the time to do its operations at the peak of int8 or int4; 0 for others */
+    double integer;            /* for a quantized matrix: the time to do its operations at the peak of int8 or int4; 0 for others */
     /* if a GPU computes parts of the item: the time to read their bytes as fast as its memory copies, and at the peak that its driver says. `read` is then
      * about the other bytes, `ceiling` about both, and fma is 0 */
     double gpu, gpu_peak;
@@ -109,7 +109,7 @@ static double share(const struct bench *b, const struct bench_item *i, double wo
     return bench_quantile(of_round, b->rounds, 0.5);
 }
 
-/* The kind of peak that limits a quantised matrix: products of its codes, of eight or of four bits, with bytes of x. */
+/* The kind of peak that limits a quantized matrix: products of its codes, of eight or of four bits, with bytes of x. */
 static enum bench_kind peak_of(const struct bench_item *i) { return BENCH_FMA + bench_loop_of(i->type, 0); }
 
 /* Returns the peak speed of a kind divided by the peak speed of fma, or 0 if that kind was not measured. */
@@ -135,7 +135,7 @@ static struct shares shares_of(const struct bench *b, const struct bench_item *i
         s.ceiling = s.gpu > 0 ? s.read + s.gpu : 0;
         return s;
     }
-    if (i->kind == BENCH_LINEAR && weight_is_quantised(i->type) && over_fma(b, peak_of(i)) > 0)
+    if (i->kind == BENCH_LINEAR && weight_is_quantized(i->type) && over_fma(b, peak_of(i)) > 0)
         s.integer = s.fma / over_fma(b, peak_of(i));
     s.ceiling = fmax(s.read, s.integer > 0 ? s.integer : s.fma);
     return s;
@@ -273,9 +273,9 @@ static void add_op(const struct bench *b, json_t *j, const struct bench_item *i)
     json_object_set_new(j, "outputs", json_integer((json_int_t)i->outputs));
     json_object_set_new(j, "inputs", json_integer((json_int_t)i->inputs));
     json_object_set_new(j, "by", json_string(i->onednn ? "onednn" : "verbatim"));
-    int quantised = weight_is_quantised(i->type), bf16 = i->onednn ? i->type == WEIGHT_BF16 : b->cx.bf16;
-    json_object_set_new(j, "weights", json_string(quantised ? quantised_format(i->type)->name : i->type == WEIGHT_F32 ? "f32" : "bf16"));
-    json_object_set_new(j, "activations", json_string(quantised ? "int8" : bf16 ? "bf16" : "f32"));
+    int quantized = weight_is_quantized(i->type), bf16 = i->onednn ? i->type == WEIGHT_BF16 : b->cx.bf16;
+    json_object_set_new(j, "weights", json_string(quantized ? quantized_format(i->type)->name : i->type == WEIGHT_F32 ? "f32" : "bf16"));
+    json_object_set_new(j, "activations", json_string(quantized ? "int8" : bf16 ? "bf16" : "f32"));
     set(j, "of_onednn", of_onednn(b, i));
 }
 

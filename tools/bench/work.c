@@ -10,7 +10,7 @@ static double numbers_of(const struct weight_view *w) { return (double)w->rows *
 
 enum bench_loop bench_loop_of(enum weight_type type, int bf16)
 {
-    if (weight_is_quantised(type))
+    if (weight_is_quantized(type))
         return type == WEIGHT_Q8_0 ? LOOP_INT8 : LOOP_INT4;
     return bf16 ? LOOP_BF16 : LOOP_FMA;
 }
@@ -46,7 +46,7 @@ static void add_in(struct bench_work *work, const struct weight_view *w, double 
 }
 
 /* Adds the work of eh_proj or of an output head. */
-static void add_end(struct bench_parts *work, enum pass_part part, const struct model *m, const struct weight_view *w, double rows, int on_gpu)
+static void add_end(struct bench_parts *work, enum pass_part part, const struct vb_model *m, const struct weight_view *w, double rows, int on_gpu)
 {
     struct bench_work own = {0};
     add_in(&own, w, rows, bench_loop_of(w->type, m->config.precision == PRECISION_BF16));
@@ -120,7 +120,7 @@ static void add_layer(struct bench_parts *work, const struct config *c, const st
     }
 }
 
-struct bench_work bench_attention_work(const struct model *m, const struct mla *a, double rows, double depth)
+struct bench_work bench_attention_work(const struct vb_model *m, const struct mla *a, double rows, double depth)
 {
     struct bench_parts work = {0};
     /* the queries are the last tokens; each attends to the tokens up to itself */
@@ -166,7 +166,7 @@ static double expanded_rows(size_t rows, size_t chunk)
 
 int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t rows, size_t head_rows, int expanded, struct bench_parts *work)
 {
-    const struct model *m = b->c->model;
+    const struct vb_model *m = b->c->model;
     const struct config *c = &m->config;
     size_t layers = c->dims.layers, E = c->dims.E ? c->dims.E : 1;
     struct counted k = {c, first, calloc(layers * E, 1)};
@@ -200,12 +200,12 @@ int bench_pass_work(struct bench *b, const int32_t *tokens, size_t first, size_t
 }
 
 /* Returns the output head of an MTP module: all of it, or the rows of the tokens that may be drafted. */
-static const struct weight_view *head_of(const struct model *m, const vb_draft_vocab *vocab, size_t module)
+static const struct weight_view *head_of(const struct vb_model *m, const vb_draft_vocab *vocab, size_t module)
 {
     return vocab ? &vocab->heads[module] : &m->mtp[module].head;
 }
 
-struct bench_parts bench_module_work(const struct model *m, const vb_draft_vocab *vocab, size_t depth, size_t rows)
+struct bench_parts bench_module_work(const struct vb_model *m, const vb_draft_vocab *vocab, size_t depth, size_t rows)
 {
     struct bench_parts work = {0};
     const struct config *c = &m->config;
@@ -221,7 +221,7 @@ struct bench_parts bench_module_work(const struct model *m, const vb_draft_vocab
 /* --- a run of passes --- */
 
 struct bench_counter {
-    const struct model *m;
+    const struct vb_model *m;
     const vb_draft_vocab *vocab;
     size_t prompt, E;
     struct bench_parts work;
@@ -234,7 +234,7 @@ struct bench_counter {
     char *chosen;          /* [layers + modules, E] */
 };
 
-struct bench_counter *bench_counter_open(const struct model *m, const vb_draft_vocab *vocab, size_t prompt)
+struct bench_counter *bench_counter_open(const struct vb_model *m, const vb_draft_vocab *vocab, size_t prompt)
 {
     struct bench_counter *k = calloc(1, sizeof *k);
     cli_must(k);
@@ -262,7 +262,7 @@ static int is_prompt(const struct bench_counter *k) { return k->last + (k->depth
 /* Adds the work of the received pass to the sum. */
 static void end_pass(struct bench_counter *k)
 {
-    const struct model *m = k->m;
+    const struct vb_model *m = k->m;
     const struct config *c = &m->config;
     double rows = (double)k->rows, depth = (double)k->last + 1 - (rows - 1) / 2;
     if (k->any && k->rows && !is_prompt(k)) {

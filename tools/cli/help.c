@@ -23,7 +23,7 @@ static const struct {
     [SERVE_OPTIONS] = {"server", "Server", "address, API keys, and how many requests are answered at the same time"},
     [COMPARE_OPTIONS] = {"compare", "Dumps and comparisons", "which values a dump contains, and how dumps are compared"},
     [MEASURE_OPTIONS] = {"measure", "Checks and measurements", "which checks and measurements are made"},
-    [QUANTISE_OPTIONS] = {"types", "Types of weights in a file", "the types in which quantize stores weights"},
+    [QUANTIZE_OPTIONS] = {"types", "Types of weights in a file", "the types in which quantize stores weights"},
     [PLAN_OPTIONS] = {"machines", "Machines to plan for", "how many machines compute a model, and how fast they are"},
     [TRAIN_OPTIONS] = {"training", "Training", "what is trained, on which texts, and how; a run keeps them when it is resumed"},
     [RUN_OPTIONS] = {"run", "Training runs", "how long a training run takes, and what it saves and prints"},

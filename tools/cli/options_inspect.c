@@ -92,7 +92,7 @@ const struct option options_to_inspect[] = {
      "BF16 moves the log-probabilities of this model."},
     {"--arithmetic", NULL, "DTYPE", COMPARE_OPTIONS, TAKES_DIFF, TEXT_VALUE, AT(arithmetic), 0, 0,
      "Specify the arithmetic of the less precise side: f32, f16 or bf16 (default: the dtype in which its values are stored). Also choose "
-     "bf16 if one of the engines quantises the inputs of linear layers to 8 bits."},
+     "bf16 if one of the engines quantizes the inputs of linear layers to 8 bits."},
     {"--sequence", NULL, "N", COMPARE_OPTIONS, TAKES_DIFF | TAKES_AGAINST, LONG_VALUE, AT(sequence), 0, INT32_MAX,
      "Read only text N of dumps whose manifests list several texts, as batches have them, and compare it as text 0. Without this "
      "option, all texts of two dumps are compared; a model computes text 0."},
@@ -131,14 +131,14 @@ const struct option options_to_inspect[] = {
      "Write a picture to FILE. For each K, the picture plots two curves against acceptance: the speed-up of drafting and the limit of "
      "the speed-up."},
 
-    /* ---- quantising ---- */
-    {"--type", NULL, "TYPE", QUANTISE_OPTIONS, TAKES_QUANTIZE, TEXT_VALUE, AT(type), 0, 0,
+    /* ---- quantizing ---- */
+    {"--type", NULL, "TYPE", QUANTIZE_OPTIONS, TAKES_QUANTIZE, TEXT_VALUE, AT(type), 0, 0,
      "Store linear layers, experts and output heads as f32, bf16, q8_0 or q4_0. The types q8_0 and q4_0 store 32 weights as integers of "
      "8 or 4 bits with one scale. A matrix whose row length is not a multiple of 32 keeps its type (FP8 becomes F32), and its name is "
      "printed."},
-    {"--embedding-type", NULL, "TYPE", QUANTISE_OPTIONS, TAKES_QUANTIZE, TEXT_VALUE, AT(embedding_type), 0, 0,
+    {"--embedding-type", NULL, "TYPE", QUANTIZE_OPTIONS, TAKES_QUANTIZE, TEXT_VALUE, AT(embedding_type), 0, 0,
      "Store the embedding as f32, bf16, q8_0 or q4_0. With as-stored, the default, the embedding keeps its type."},
-    {"--head-type", NULL, "TYPE", QUANTISE_OPTIONS, TAKES_QUANTIZE, TEXT_VALUE, AT(head_type), 0, 0,
+    {"--head-type", NULL, "TYPE", QUANTIZE_OPTIONS, TAKES_QUANTIZE, TEXT_VALUE, AT(head_type), 0, 0,
      "Store all output heads as f32, bf16, q8_0 or q4_0 (default: the value of --type). With as-stored, they keep their types. The "
      "output heads of MTP modules are included."},
 

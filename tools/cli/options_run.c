@@ -15,14 +15,14 @@ const struct option options_to_run[] = {
     {"--precision", NULL, "MODE", MODEL_OPTIONS, TAKES_COMPUTE | TAKES_CHECK | TAKES_PLAN, TEXT_VALUE, AT(precision), 0, 0,
      "Set the precision of the weights and of the computation: f32, bf16, q8, q4 or tensor (default f32). With f32, weights are used as they are "
      "stored. With bf16, weights and the inputs of linear layers are rounded to BF16, and prompts are computed faster. With q8 or q4, "
-     "weights are quantised to 8 or 4 bits when the model is opened, and tokens are generated faster. With tensor, which needs --device cuda, "
+     "weights are quantized to 8 or 4 bits when the model is opened, and tokens are generated faster. With tensor, which needs --device cuda, "
      "weights are those of bf16, and the GPU's tensor cores multiply them. Then the bits depend on the kind of GPU and on --gpu-layers. This "
      "has not yet run on a GPU."},
     {"--cache-type", NULL, "TYPE", MODEL_OPTIONS, TAKES_COMPUTE | TAKES_PLAN, TEXT_VALUE, AT(cache_type), 0, 0,
      "Set the type of the numbers in the KV cache: f32, bf16 or q8 (default f32). With bf16, the cache takes half as much memory. With "
      "q8, it takes a third. Each type gives other results, but with each type the results are the same on every machine."},
     {"--repack", NULL, "on|off", MODEL_OPTIONS, TAKES_COMPUTE | TAKES_CHECK, TEXT_VALUE, AT(repack), 0, 0,
-     "Reorder quantised weights for speed when the model is opened (default on). With off, the model opens sooner and computes more "
+     "Reorder quantized weights for speed when the model is opened (default on). With off, the model opens sooner and computes more "
      "slowly. This option does not change the output."},
     {"--repack-cache", NULL, "DIR", MODEL_OPTIONS, TAKES_COMPUTE, TEXT_VALUE, AT(repack_cache), 0, 0,
      "Keep the copies of weights that --repack and --precision make in a file in this directory. The first run writes the file, and later "
@@ -45,7 +45,7 @@ const struct option options_to_run[] = {
      "and with expanded, the bits are the same on every machine. With onednn, the oneDNN library multiplies the matrices. "
      "With onednn, the prompt is computed in chunks of 512 tokens. If the weights are BF16, onednn also rounds the inputs of linear "
      "layers as --precision bf16 does. With cublas, which needs --device cuda, the cuBLAS library multiplies the matrices of the GPU's layers, "
-     "unless they are quantised, in chunks of 512 tokens too; inputs and weights are rounded to BF16. This has not yet run on a GPU. The "
+     "unless they are quantized, in chunks of 512 tokens too; inputs and weights are rounded to BF16. This has not yet run on a GPU. The "
      "results with the four kinds have different bits. The bits with onednn and cublas may differ between machines, and with cublas also with "
      "--gpu-layers, but do not depend on drafting, threads or --isa."},
     {"--prefill-chunk", NULL, "N", MODEL_OPTIONS, TAKES_COMPUTE, INT_VALUE, SESSION(prefill_chunk), 1, 1 << 20,

@@ -22,7 +22,7 @@
  * was 4.7 sigma, in BF16 alone 3.1, and that of rows 2.8 sigma. Errors that all rows share are not in sigma: if one side rounds the
  * weights and the other does not, very many rows may make a bias of it.
  *
- * Without a model, or if inputs of linear layers are quantised, inherited errors are not measured, and no tap is judged. */
+ * Without a model, or if inputs of linear layers are quantized, inherited errors are not measured, and no tap is judged. */
 #ifndef VB_DIFF_BIAS_H
 #define VB_DIFF_BIAS_H
 

@@ -9,16 +9,16 @@
  * numbers near a tie to the other neighbour (reference.h). An engine that adds in f32 may do the same, and the effect is
  * much larger than half an ulp.
  *
- * With quantised weights, the input x of a linear layer is quantised in groups of 32 numbers. Then there are two spreads,
- * for the following reason. The quantised values of a group are multiples of d = m / 127, where m is the largest number of
+ * With quantized weights, the input x of a linear layer is quantized in groups of 32 numbers. Then there are two spreads,
+ * for the following reason. The quantized values of a group are multiples of d = m / 127, where m is the largest number of
  * the group. Rounding in f32 moves a number by about 2^-22 m, so that about one number in 30,000 is near enough to a tie to
  * be rounded to the other neighbour. This changes every sum that contains the number by d times a weight. About 4 such
- * changes in a sum of K = 192 terms are as large as the effect of quantising all its terms. Therefore MEASURED_TIMES such
- * changes cannot be the bound: an engine that does not quantise x at all would be within it.
+ * changes in a sum of K = 192 terms are as large as the effect of quantizing all its terms. Therefore MEASURED_TIMES such
+ * changes cannot be the bound: an engine that does not quantize x at all would be within it.
  *
- *   The first spread is measured as above, with a reference that does not quantise x.
+ *   The first spread is measured as above, with a reference that does not quantize x.
  *
- *   The second spread is measured with a reference that quantises x, after moving each number by up to 2^-18 m
+ *   The second spread is measured with a reference that quantizes x, after moving each number by up to 2^-18 m
  *   (reference.h). A number that an engine may round to the other neighbour is rounded to it in a run with a probability of
  *   about 1/2, so all runs miss it with a probability of 2^-runs. A run changes the rounding of about 16 times as many
  *   numbers as an engine does. So the second spread includes the complete effect of such a number. TURNED_TIMES times the
@@ -44,8 +44,8 @@
  * rounding: both values are rounded to the less precise of their two dtypes before they are compared. No bound is larger
  * than MOST, because two unrelated rows have a relative difference of about 1.
  *
- * An engine may store F32 and quantise x to 8 bits in its own way, as llama.cpp does. Use --arithmetic bf16 for such an
- * engine. The reason: 8-bit values are multiples of m / 127, so quantising moves a number by up to m / 254. Relative to m,
+ * An engine may store F32 and quantize x to 8 bits in its own way, as llama.cpp does. Use --arithmetic bf16 for such an
+ * engine. The reason: 8-bit values are multiples of m / 127, so quantizing moves a number by up to m / 254. Relative to m,
  * this is 0.8 % more than 2^-8, the largest relative error of rounding to BF16.
  *
  * On the tiny checkpoints, the engine needs at most 0.29 of the measured bound and 0.41 of the estimated one. Hugging Face
@@ -243,7 +243,7 @@ int bounds_groups(const struct cli *c, int *groups)
     if (vb_tensors_open(&tensors, c->model_dir, NULL, &err))
         return cli_error(c, &err);
     for (size_t i = 0; vb_tensors_at(tensors, i, &t); i++)
-        *groups |= t.quantised;
+        *groups |= t.quantized;
     vb_tensors_close(tensors);
     return EXIT_DONE;
 }

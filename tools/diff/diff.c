@@ -128,7 +128,7 @@ static int ranks_of(const struct sides *s, int i)
 
 /* Judges the operators alone, and measures the bound with the model, if there is one and its tokens are known. If a side computes in BF16 or F16
  * throughout, the bound is scaled from half an ulp of f32 to the unit roundoff of that arithmetic. The measured
- * reference must then not round or quantise anything itself (precision f32; see bound.c). */
+ * reference must then not round or quantize anything itself (precision f32; see bound.c). */
 static int measure(struct sides *s)
 {
     if (s->c->local && s->c->runs == 0)

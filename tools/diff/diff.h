@@ -198,8 +198,8 @@ struct bounds {
     size_t longest;         /* the number of terms in the longest sum */
     /* for each "DEPTH NAME": the largest relative distance of a row of a perturbed run from the same row without perturbation */
     json_t *spread;
-    /* NULL unless inputs of linear layers are quantised. Like `spread`, but from a second set of runs, in which an input that is
-     * nearly halfway between two quantised values may become either of them */
+    /* NULL unless inputs of linear layers are quantized. Like `spread`, but from a second set of runs, in which an input that is
+     * nearly halfway between two quantized values may become either of them */
     json_t *turned;
     const struct diff_side *like; /* a side with statistics, for which bounds are measured too; NULL: no side has any */
     int layers;             /* how many layers the target has */
@@ -207,7 +207,7 @@ struct bounds {
 };
 /* Measures the bounds with `runs` perturbed runs of the reference of c->model on these tokens. Reports errors. */
 int bounds_measure(struct cli *c, struct bounds *b, int runs, const int32_t *ids, size_t count, int scores);
-/* Sets *groups to whether the inputs of some matrix, or the cache, are quantised in groups of 32. Reports errors. */
+/* Sets *groups to whether the inputs of some matrix, or the cache, are quantized in groups of 32. Reports errors. */
 int bounds_groups(const struct cli *c, int *groups);
 /* The bound for the statistics of this series, relative to the root mean square of a row: stats.c. */
 double bounds_of_stats(const struct bounds *b, const struct diff_series *s, enum diff_dtype coarser);

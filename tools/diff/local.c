@@ -14,7 +14,7 @@ struct judge {
     const struct diff_series *s;
     const struct reference_operator *op;
     struct reference_call call;
-    int runs, noisy_x, groups;    /* groups: inputs are quantised in groups, so that bias is not judged */
+    int runs, noisy_x, groups;    /* groups: inputs are quantized in groups, so that bias is not judged */
     double noise, unit;           /* unit: the rounding of the result */
     double *dump, *squares;       /* [rows, stride]: the dump's numbers; [rows, width]: sums of squares of what noise moves */
     size_t stride;
@@ -534,7 +534,7 @@ int diff_local(struct cli *c, const struct diff_side *side, const struct bounds 
             v.rows = (size_t)row->index + 2 > v.rows ? (size_t)row->index + 2 : v.rows;
             sequences = row->sequence >= sequences ? row->sequence + 1 : sequences;
         }
-    /* the precisions of Verbatim that round inside of attention and of experts; a cache of q8 quantises q_abs */
+    /* the precisions of Verbatim that round inside of attention and of experts; a cache of q8 quantizes q_abs */
     int rounds = strcmp(facts.precision, "f32") || !strcmp(facts.cache_type, "q8");
     double inner = rounds ? fmax(v.arithmetic, 0x1p-8) : v.arithmetic;
     int groups, code = bounds_groups(c, &groups);

@@ -27,7 +27,7 @@
  * was 3.6 sigma. The largest of 32,000 normal numbers is 4.2. The largest root mean square of rows was 2.3 for operators with one row,
  * and 1.9 for those with two or more. That of columns was 1.8.
  *
- * Attention scores and probabilities are not judged. If inputs of linear layers are quantised in groups, nothing is judged. */
+ * Attention scores and probabilities are not judged. If inputs of linear layers are quantized in groups, nothing is judged. */
 #ifndef VB_DIFF_LOCAL_BIAS_H
 #define VB_DIFF_LOCAL_BIAS_H
 

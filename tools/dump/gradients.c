@@ -42,7 +42,7 @@ int gradients_of_trainer(const struct cli *c, const int32_t *ids, size_t count, 
                                 .threads = c->session.threads, .isa = c->session.isa};
     struct training_sequence text = {.tokens = ids, .count = count};
     struct training_losses losses;
-    struct trainer *t;
+    struct vb_trainer *t;
     vb_error err = {0};
     *g = (struct gradients){.depths = depths};
     if (trainer_open(&t, c->model, &o, &err))

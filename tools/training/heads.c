@@ -25,7 +25,7 @@ static int choice(const struct cli *c, const char *option, const char *word, con
 static int open_stored(struct training *r)
 {
     const struct cli_training *t = &r->c->train;
-    struct model *m;
+    struct vb_model *m;
     int trunk_layers;
     vb_error err;
     if (t->heads_init || t->heads_trunk || t->heads_mlp)
@@ -72,7 +72,7 @@ int heads_options(struct training *r)
     return is_whole(t) ? check_kinds(r, (int)t->depths) : EXIT_DONE;
 }
 
-void heads_close(struct training *r) { model_close((struct model *)(uintptr_t)r->heads.stored); }
+void heads_close(struct training *r) { model_close((struct vb_model *)(uintptr_t)r->heads.stored); }
 
 /* ---- config.json --------------------------------------------------------------------------------------------------------------- */
 

@@ -5,7 +5,7 @@
 #include "tools/training/training.h"
 
 /* The modules of the new model: what the options say, else as many as config.json announces. */
-static struct trainer_options options_of(const struct cli_training *t, const struct model *m)
+static struct trainer_options options_of(const struct cli_training *t, const struct vb_model *m)
 {
     long long modules = t->modules > 0 ? t->modules : t->depths >= 0 ? settings_new_modules(t) : m->config.num_nextn_predict_layers;
     return (struct trainer_options){.part = TRAIN_MODEL, .new_model = 1, .modules = (int)modules, .depths = (int)modules,
@@ -16,7 +16,7 @@ static struct trainer_options options_of(const struct cli_training *t, const str
 int initial_make(struct training *r)
 {
     struct cli *c = r->c;
-    struct model *m;
+    struct vb_model *m;
     struct trainer_options o;
     vb_error err;
     int from_config;

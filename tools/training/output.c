@@ -72,7 +72,7 @@ static int layer_of(const char *name)
 
 static int is_float(const vb_tensor *t) { return !strcmp(t->dtype, "F32") || !strcmp(t->dtype, "F16") || !strcmp(t->dtype, "BF16"); }
 
-/* Fills `trained`. Modules that were not trained are left out if they are quantised and everything else was trained: the new config.json
+/* Fills `trained`. Modules that were not trained are left out if they are quantized and everything else was trained: the new config.json
  * has no quantization_config. */
 static void look_at_trained(struct output_folder *o)
 {
@@ -85,7 +85,7 @@ static void look_at_trained(struct output_folder *o)
     for (size_t i = 0; o->whole && o->modules && vb_tensors_at(o->source, i, &t); i++) {
         int module = layer_of(t.name) - o->layers;
         if (module >= 0 && module < o->modules && !o->trained[module] && !is_float(&t)) {
-            fprintf(stderr, "the MTP modules are left out: they were not trained, and stay quantised\n");
+            fprintf(stderr, "the MTP modules are left out: they were not trained, and stay quantized\n");
             o->modules = 0;
         }
     }
@@ -358,7 +358,7 @@ static int write_config(const struct output_folder *o)
     vb_free(NULL, text);
     if (!config)
         return cli_error(o->r->c, &err);
-    int whole = o->whole, heads = o->source && has_heads(&o->r->c->train); /* whole: then no weight is quantised any more; DIR/initial has no heads */
+    int whole = o->whole, heads = o->source && has_heads(&o->r->c->train); /* whole: then no weight is quantized any more; DIR/initial has no heads */
     if (!heads && json_integer_value(json_object_get(config, key)) == modules && !(whole && json_object_get(config, "quantization_config"))) {
         code = copy_file(o, from, to);
     } else {

@@ -52,7 +52,7 @@ struct training {
     struct order_place place;
     struct loss loss;
     struct trained_heads heads;  /* if has_heads; heads_close closes what it points to */
-    struct trainer *trainer;
+    struct vb_trainer *trainer;
     struct trainer_eagle eagle;  /* with --part eagle and eagle3: the head to open; eagle_free frees what it points to */
     struct kept_states *kept;    /* NULL without --keep-hidden-states */
     int64_t step;                /* how many steps were taken */

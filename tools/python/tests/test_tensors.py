@@ -27,7 +27,7 @@ def test_a_checkpoint_is_a_mapping_of_its_tensors():
         for name, said in header.items():
             info, raw = tensors.info(name), data[said["data_offsets"][0] : said["data_offsets"][1]]
             assert (info.dtype, list(info.shape), info.bytes, info.file) == (said["dtype"], said["shape"], len(raw), "model.safetensors")
-            assert tensors.raw(name) == raw and not info.quantised
+            assert tensors.raw(name) == raw and not info.quantized
             numbers = tensors[name]
             assert list(numbers.shape) == said["shape"]
             if info.dtype == "BF16":
@@ -52,9 +52,9 @@ def test_a_checkpoint_is_a_mapping_of_its_tensors():
     assert len(verbatim.Tensors(GOLDEN / "tiny/v3-mtp3")) == 187  # of three files
 
 
-def test_quantised_tensors_become_numbers():
-    tensors = verbatim.Tensors(GOLDEN / "gguf/tiny-quantised.gguf")
-    name = next(name for name in tensors if tensors.info(name).quantised)
+def test_quantized_tensors_become_numbers():
+    tensors = verbatim.Tensors(GOLDEN / "gguf/tiny-quantized.gguf")
+    name = next(name for name in tensors if tensors.info(name).quantized)
     assert tensors.info(name).dtype.startswith("Q") and tensors[name].dtype == np.float32 and np.isfinite(tensors[name]).all()
 
 

@@ -145,7 +145,7 @@ class vb_system(C.Structure):
     ]
 
 
-class vb_quantise_options(C.Structure):
+class vb_quantize_options(C.Structure):
     _fields_ = [("type", C.c_char_p), ("embedding_type", C.c_char_p), ("head_type", C.c_char_p)]
 
 
@@ -158,11 +158,11 @@ class vb_tensor(C.Structure):
         ("data", C.c_void_p),
         ("bytes", C.c_size_t),
         ("file", C.c_char_p),
-        ("quantised", C.c_int),
+        ("quantized", C.c_int),
     ]
 
 
-class vb_quantised_tensor(C.Structure):
+class vb_quantized_tensor(C.Structure):
     _fields_ = [
         ("name", C.c_char_p),
         ("type", C.c_char_p),
@@ -573,5 +573,5 @@ class vb_train_tensor(C.Structure):
 STRUCTS = [vb_error, vb_allocator, vb_model_options, vb_placement, vb_sampling, vb_tap_row, vb_tap, vb_trace, vb_tree_shape, vb_drafting,
            vb_draft_method, vb_session_options, vb_thread_use, vb_event, vb_result, vb_generate_options,
            vb_batch_options, vb_request_end, vb_request, vb_batch_state, vb_offload, vb_device_facts, vb_file_options, vb_session_info,
-           vb_model_facts, vb_convention, vb_system, vb_quantise_options, vb_quantised_tensor, vb_ranks_options, vb_rank_facts, vb_routes,
+           vb_model_facts, vb_convention, vb_system, vb_quantize_options, vb_quantized_tensor, vb_ranks_options, vb_rank_facts, vb_routes,
            vb_tensor, vb_utf8, vb_trainer_options, vb_train_sequence, vb_train_losses, vb_train_tensor]

@@ -32,8 +32,8 @@ class Model(Closing):
     """A checkpoint in the Hugging Face layout. Read-only once open; threads may share it. A context manager.
 
     conventions    where implementations disagree, as "as=vllm-2025,concat=hidden-embedding"; `verbatim conventions` lists them
-    cache_type     "bf16": the KV caches are rounded to BF16; "q8": they are quantised to 8 bits. Less memory, other bits
-    repack_cache   a directory that keeps the copies of quantised weights, so that the model opens faster the next time
+    cache_type     "bf16": the KV caches are rounded to BF16; "q8": they are quantized to 8 bits. Less memory, other bits
+    repack_cache   a directory that keeps the copies of quantized weights, so that the model opens faster the next time
 
     The options of generate, logits, mtp_logits and taps that are not named here are those of Session."""
 
@@ -86,22 +86,22 @@ class Model(Closing):
         """Writes the model, opened from a directory in precision f32, as the GGUF file `out`, which may not exist. type: "f32", "bf16",
         "q8_0" or "q4_0", of linear layers, experts and heads; the others' may also be "as-stored". The notes about what the file
         does not say are returned."""
-        options = _c.vb_quantise_options(*(None if name is None else name.encode() for name in (type, embedding_type, head_type)))
+        options = _c.vb_quantize_options(*(None if name is None else name.encode() for name in (type, embedding_type, head_type)))
         plan, err = C.c_void_p(), _c.vb_error()
-        check(self._lib.vb_quantise_open(C.byref(plan), self._pointer(), path_bytes(self.path), C.byref(options), C.byref(err)), err)
+        check(self._lib.vb_quantize_open(C.byref(plan), self._pointer(), path_bytes(self.path), C.byref(options), C.byref(err)), err)
         try:
             part = "%s.%d.part" % (os.fspath(out), os.getpid())
             with open(part, "xb") as file:
                 try:
-                    check(self._lib.vb_quantise_write(plan, file.fileno(), path_bytes(out), number("threads", threads, 1), None, None, C.byref(err)), err)
+                    check(self._lib.vb_quantize_write(plan, file.fileno(), path_bytes(out), number("threads", threads, 1), None, None, C.byref(err)), err)
                     os.fsync(file.fileno())
                     os.link(part, out)  # refuses a file that exists
                 finally:
                     os.unlink(part)
-            notes = (self._lib.vb_quantise_note(plan, i) for i in itertools.count())
+            notes = (self._lib.vb_quantize_note(plan, i) for i in itertools.count())
             return [note.decode() for note in itertools.takewhile(lambda note: note is not None, notes)]
         finally:
-            self._lib.vb_quantise_close(plan)
+            self._lib.vb_quantize_close(plan)
 
     def is_end_token(self, token: int) -> bool:
         return bool(self._lib.vb_is_end_token(self._pointer(), token))

@@ -19,20 +19,20 @@ NAMES = {np.dtype(kind): name for name, kind in NATIVE.items()}
 
 
 class TensorInfo(typing.NamedTuple):
-    """What a file says of a tensor. quantised: its bytes are blocks of 32 or 256 numbers, as GGUF defines them."""
+    """What a file says of a tensor. quantized: its bytes are blocks of 32 or 256 numbers, as GGUF defines them."""
 
     name: str
     dtype: str  # "F32", "BF16", "F8_E4M3", "I64"; of a GGUF file also "Q8_0" and so on
     shape: tuple
     bytes: int
     file: str
-    quantised: bool
+    quantized: bool
 
 
 class Tensors(Closing, collections.abc.Mapping):
     """The tensors at a path, by name: a safetensors file, a GGUF file, or the directory of a checkpoint, whose
     shards are one list. tensors[name] is a copy as a NumPy array: of the file's type where NumPy has it, else (BF16, F8_E4M3 without
-    its scales, quantised types) as float32, exactly. Names are sorted. Threads may share it."""
+    its scales, quantized types) as float32, exactly. Names are sorted. Threads may share it."""
 
     _closed = "the tensors are closed"
 
@@ -59,7 +59,7 @@ class Tensors(Closing, collections.abc.Mapping):
 
     def info(self, name: str) -> TensorInfo:
         said = self._find(name)
-        return TensorInfo(name, said.dtype.decode(), tuple(said.shape[: said.ndim]), said.bytes, said.file.decode(), bool(said.quantised))
+        return TensorInfo(name, said.dtype.decode(), tuple(said.shape[: said.ndim]), said.bytes, said.file.decode(), bool(said.quantized))
 
     def raw(self, name: str) -> bytes:
         """The bytes as the file has them."""

@@ -1,8 +1,8 @@
-/* tests/support/quantised.h -- GGUF files of small models whose weights are random blocks of quantised types, in any mixture. The
- * files are made without a quantiser: codes and group scales are random bytes, and the scales are chosen so that the weights are
+/* tests/support/quantized.h -- GGUF files of small models whose weights are random blocks of quantized types, in any mixture. The
+ * files are made without a quantizer: codes and group scales are random bytes, and the scales are chosen so that the weights are
  * about as large as in a trained matrix. */
-#ifndef VB_TEST_QUANTISED_H
-#define VB_TEST_QUANTISED_H
+#ifndef VB_TEST_QUANTIZED_H
+#define VB_TEST_QUANTIZED_H
 
 #include "tests/support/gguf.h"
 
@@ -18,7 +18,7 @@ struct block_type {
 };
 extern const struct block_type block_types[26];
 
-struct quantised_model {
+struct quantized_model {
     const char *name;
     const char *types[4];         /* the types of matrices, used in turn */
     /* the types of attn_k_b and attn_v_b. v_b NULL: the next entry of `types` is used. k_b NULL: the file has attn_kv_b instead */
@@ -32,6 +32,6 @@ struct quantised_model {
 };
 
 /* Writes a model of one dense layer and an MTP module with experts to DIR/NAME. */
-void write_quantised(const char *dir, const char *name, struct quantised_model q);
+void write_quantized(const char *dir, const char *name, struct quantized_model q);
 
 #endif

@@ -1,12 +1,12 @@
-/* tests/engine/test_quantised_errors.c -- quantised weights that are wrong, each one sentence: types, shapes, scales, numbers that no
+/* tests/engine/test_quantized_errors.c -- quantized weights that are wrong, each one sentence: types, shapes, scales, numbers that no
  * block holds. Runs in the repository's root. */
-#include "tests/support/quantised.h"
+#include "tests/support/quantized.h"
 #include "tests/support/engine_support.h"
 
 #include "engine/files/gguf.h"
 #include "tests/support/gguf.h"
 
-#define EVERY_TYPE "golden/gguf/quantised.gguf"
+#define EVERY_TYPE "golden/gguf/quantized.gguf"
 
 /* ---- the golden file, with one tensor of another kind ---- */
 
@@ -140,15 +140,15 @@ TEST(a_tensor_of_another_type_or_shape_is_told)
     remove_dir(dir);
 }
 
-/* A file whose tensors have the names of the binder: no quantised matrix where numbers are wanted, and the other way round. */
+/* A file whose tensors have the names of the binder: no quantized matrix where numbers are wanted, and the other way round. */
 TEST(parts_of_kv_b_have_the_types_that_kernels_take)
 {
     static const struct change cases[][2] = {
         {{"model.layers.1.self_attn.k_b_proj_transposed.weight", TYPE_F32, 2, {512, 32}, 512 * 32 * 4, VB_UNSUPPORTED,
-          "f.gguf: model.layers.1.self_attn.k_b_proj_transposed.weight is F32, wanted a quantised type", "blk.1.attn_kv_b.weight"},
+          "f.gguf: model.layers.1.self_attn.k_b_proj_transposed.weight is F32, wanted a quantized type", "blk.1.attn_kv_b.weight"},
          {"model.layers.1.self_attn.v_b_proj.weight", Q8_0, 2, {64, 256}, 64 * 8 * 34, 0, NULL, NULL}},
         {{"model.layers.1.self_attn.k_b_proj.weight", Q8_0, 2, {64, 256}, 64 * 8 * 34, VB_UNSUPPORTED,
-          "f.gguf: model.layers.1.self_attn.k_b_proj.weight is Q8_0, wanted no quantised type", "blk.1.attn_kv_b.weight"},
+          "f.gguf: model.layers.1.self_attn.k_b_proj.weight is Q8_0, wanted no quantized type", "blk.1.attn_kv_b.weight"},
          {"model.layers.1.self_attn.v_b_proj.weight", Q8_0, 2, {64, 256}, 64 * 8 * 34, 0, NULL, NULL}},
     };
     char dir[64], path[128];
@@ -249,7 +249,7 @@ TEST(a_scale_of_iq1_m_that_is_no_number_is_told_with_its_block)
     size_t size;
     make_dir(dir);
     snprintf(path, sizeof path, "%s/f.gguf", dir);
-    write_quantised(dir, "f.gguf", (struct quantised_model){.name = "f", .types = {"IQ1_M"}, .large = 1});
+    write_quantized(dir, "f.gguf", (struct quantized_model){.name = "f", .types = {"IQ1_M"}, .large = 1});
     for (size_t i = 0; i < COUNT(pieces); i++) {
         struct gguf *g;
         vb_model *m;
@@ -281,7 +281,7 @@ TEST(an_exponent_of_mxfp4_that_is_too_large_is_told_with_its_block)
     size_t size;
     make_dir(dir);
     snprintf(path, sizeof path, "%s/f.gguf", dir);
-    write_quantised(dir, "f.gguf", (struct quantised_model){.name = "f", .types = {"MXFP4"}, .k_b = "MXFP4", .v_b = "MXFP4"});
+    write_quantized(dir, "f.gguf", (struct quantized_model){.name = "f", .types = {"MXFP4"}, .k_b = "MXFP4", .v_b = "MXFP4"});
     for (int exponent = 252; exponent < 256; exponent++) {
         struct gguf *g;
         vb_model *m;
@@ -394,7 +394,7 @@ TEST(scales_of_nvfp4_matrices_that_are_wrong_are_refused)
     for (int i = 0; i < 3; i++) {
         struct gguf *g;
         vb_model *m;
-        write_quantised(dir, "f.gguf", (struct quantised_model){.name = "f", .types = {"NVFP4"}, .k_b = "NVFP4", .v_b = "NVFP4", .large = 1});
+        write_quantized(dir, "f.gguf", (struct quantized_model){.name = "f", .types = {"NVFP4"}, .k_b = "NVFP4", .v_b = "NVFP4", .large = 1});
         OK(vb_read_file(NULL, path, &bytes, &size, &err));
         OK(gguf_parse(&g, bytes, size, "f", NULL, &err));
         const struct gguf_tensor *t = gguf_find_tensor(g, "blk.0.attn_v_b.scale");

@@ -1,4 +1,4 @@
-/* simd/avx2_quantised.c -- quantised matrices without VNNI.
+/* simd/avx2_quantized.c -- quantized matrices without VNNI.
  *
  * Codes of four to six bits: vpmaddubsw adds two products of an unsigned code with a signed x in 16 bits. There is room for the sum
  * of eight such pairs with codes of four bits (15 * 127 * 2), of four with five bits, of two with six. Codes of eight bits have no
@@ -11,7 +11,7 @@
  * sixteen registers two are left for codes, one for x and one for a product. Taking codes apart costs a sixth for each row of x,
  * and each broadcast of x serves two registers of codes. The f32 sums stay in L1, where each is needed once in a group. */
 #include "simd/avx2.h"
-#include "simd/quantised_tiles.h"
+#include "simd/quantized_tiles.h"
 
 #include <math.h>
 
@@ -35,7 +35,7 @@ struct ready {
     int32_t start[2]; /* minus what the codes stand too high, times x: of each half of the group, or [0] of all of it */
 };
 
-_Static_assert(TILE_ROWS_OF_X * BLOCK_GROUPS * sizeof(struct ready) <= TILE_READY, "quantised_tiles.h promises too little");
+_Static_assert(TILE_ROWS_OF_X * BLOCK_GROUPS * sizeof(struct ready) <= TILE_READY, "quantized_tiles.h promises too little");
 
 /* four bytes or two words of x, for every row of a panel */
 ALWAYS_INLINE __m256i four(const struct ready *x, int j)
@@ -127,7 +127,7 @@ ALWAYS_INLINE void add_nibbles(integers s, int T, const unsigned char *codes, co
 /* s = the numbers that codes of IQ4_NL stand for, times x */
 ALWAYS_INLINE void add_looked_up(integers s, int T, const unsigned char *codes, const struct ready *x, size_t ahead)
 {
-    const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)quantised_iq4));
+    const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)quantized_iq4));
     UNROLL
     for (int i = 0; i < 8; i++) {
         __m256i q[2], magnitude[2];
@@ -243,7 +243,7 @@ ALWAYS_INLINE void group_of_open(enum panel_kind kind, int T, float (*sums)[PANE
 }
 
 /* T rows of x times a block of every panel. Panels advance together, group by group: so many streams from memory. */
-ALWAYS_INLINE void tile_of(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, int T, const struct quantised_tile *tile)
+ALWAYS_INLINE void tile_of(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, int T, const struct quantized_tile *tile)
 {
     const struct ready *x = tile->ready;
     memset(sums, 0, P * (size_t)T * sizeof *sums);
@@ -255,7 +255,7 @@ ALWAYS_INLINE void tile_of(enum panel_kind kind, float (*sums)[PANEL_ROWS], size
                 group_of_panel(kind, T, sums + p * (size_t)T, tile->w[p], g, x, tile->prefetch);
 }
 
-ALWAYS_INLINE void tile_from(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile)
+ALWAYS_INLINE void tile_from(enum panel_kind kind, float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantized_tile *tile)
 {
     switch (T) {
     case 1: tile_of(kind, sums, P, 1, tile); break;
@@ -267,7 +267,7 @@ ALWAYS_INLINE void tile_from(enum panel_kind kind, float (*sums)[PANEL_ROWS], si
     }
 }
 
-static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile)
+static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantized_tile *tile)
 {
     switch (tile->kind) {
     case PANEL_Q8_0: tile_from(PANEL_Q8_0, sums, P, T, tile); break;
@@ -283,7 +283,7 @@ static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct
     }
 }
 
-ALWAYS_INLINE void prepare_groups(enum panel_kind kind, struct ready *y, size_t step, const struct quantised_group *x, size_t groups)
+ALWAYS_INLINE void prepare_groups(enum panel_kind kind, struct ready *y, size_t step, const struct quantized_group *x, size_t groups)
 {
     for (size_t g = 0; g < groups; g++, x++, y += step) {
         __m256i q = _mm256_loadu_si256((const void *)x->q);
@@ -305,10 +305,10 @@ ALWAYS_INLINE void prepare_groups(enum panel_kind kind, struct ready *y, size_t 
 }
 
 /* The rows of x of a tile, once for all its panels: struct ready[groups][T]. */
-static void prepare(void *ready, size_t T, const struct quantised_tile *tile)
+static void prepare(void *ready, size_t T, const struct quantized_tile *tile)
 {
     for (size_t t = 0; t < T; t++) {
-        const struct quantised_group *x = tile->x + t * tile->ldx;
+        const struct quantized_group *x = tile->x + t * tile->ldx;
         struct ready *y = (struct ready *)ready + t;
         switch (tile->kind) {
         case PANEL_Q8_0:
@@ -325,15 +325,15 @@ static void prepare(void *ready, size_t T, const struct quantised_tile *tile)
     }
 }
 
-void avx2_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                           const struct quantised_group *x, size_t ldx, size_t T, void *scratch)
+void avx2_matmul_quantized(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+                           const struct quantized_group *x, size_t ldx, size_t T, void *scratch)
 {
-    const struct quantised_loops loops = {.most_sums = TILE_SUMS, .opens_panels = 1, .prepare = prepare, .tile = tile_any, .open = avx2_open,
+    const struct quantized_loops loops = {.most_sums = TILE_SUMS, .opens_panels = 1, .prepare = prepare, .tile = tile_any, .open = avx2_open,
                                           .few = avx2_few};
-    tiled_matmul_quantised(&loops, y, ldy, w, n0, n1, x, ldx, T, scratch);
+    tiled_matmul_quantized(&loops, y, ldy, w, n0, n1, x, ldx, T, scratch);
 }
 
-/* --- kernel quantise --- */
+/* --- kernel quantize --- */
 
 ALWAYS_INLINE __m256i magnitude(const float *x)
 {
@@ -353,7 +353,7 @@ ALWAYS_INLINE __m256i pairs(__m256i even, __m256i odd)
     return _mm256_or_si256(odd, _mm256_and_si256(even, _mm256_set1_epi32(0xff)));
 }
 
-void avx2_quantise(struct quantised_group *y, const float *packed, size_t K)
+void avx2_quantize(struct quantized_group *y, const float *packed, size_t K)
 {
     for (size_t k = 0; k < K; k += 32, packed += 32, y++) {
         __m256i most = _mm256_max_epi32(_mm256_max_epi32(magnitude(packed), magnitude(packed + 8)),

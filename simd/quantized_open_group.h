@@ -1,9 +1,9 @@
-/* simd/quantised_open_group.h -- one group (32 weights) of each of several rows, unpacked; a part of quantised_open.h. The
+/* simd/quantized_open_group.h -- one group (32 weights) of each of several rows, unpacked; a part of quantized_open.h. The
  * comment there lists what the including file must define first. */
-#ifndef VB_QUANTISED_OPEN_GROUP_H
-#define VB_QUANTISED_OPEN_GROUP_H
+#ifndef VB_QUANTIZED_OPEN_GROUP_H
+#define VB_QUANTIZED_OPEN_GROUP_H
 
-#include "simd/quantised_tiles.h"
+#include "simd/quantized_tiles.h"
 
 #define SLICE (4 * LANES) /* number of rows that are unpacked together: one 32-bit word of a register for each */
 
@@ -13,7 +13,7 @@ typedef int32_t signed_words __attribute__((vector_size(16 * LANES)));
 typedef float floats __attribute__((vector_size(16 * LANES)));
 
 /* One group (32 weights) of each of SLICE rows. Codes are unsigned bytes: each is the signed integer q of its weight
- * (quantised.h) plus code_above(type). */
+ * (quantized.h) plus code_above(type). */
 struct open_group {
     words codes[8]; /* codes[j] holds elements 4j..4j+3 of each row */
     floats scale[2], minimum[2];
@@ -58,7 +58,7 @@ ALWAYS_INLINE int code_above(enum weight_type type)
 }
 
 /* Returns -code_above(type) times the sum of x. */
-ALWAYS_INLINE int32_t above_times_x(enum weight_type type, const struct quantised_group *x)
+ALWAYS_INLINE int32_t above_times_x(enum weight_type type, const struct quantized_group *x)
 {
     const int above = code_above(type);
     return above == 128 ? x->offset128 : above % 8 == 0 ? above / 8 * x->offset8 : -above * x->sum;

@@ -1,4 +1,4 @@
-/* tests/kernels/checkasm_quantised_truth.c -- what the scalar table makes of quantised weights, against the formats' definitions: the
+/* tests/kernels/checkasm_quantized_truth.c -- what the scalar table makes of quantized weights, against the formats' definitions: the
  * blocks are read weight by weight as ggml's dequantize_row functions state them, in double, by code of its own.
  *
  * Sums of integers are checked exactly (with scales of 1 they are the result), whole dots within the bound that rule 2's
@@ -9,7 +9,7 @@
  *
  * where sw * sx loses at most 2^-150, times a sum of integers, and every fma 2^-150 more. sw = d * sc is exact: 11 bits times at
  * most 8, of 2^-24 at least. */
-#include "tests/kernels/checkasm_quantised.h"
+#include "tests/kernels/checkasm_quantized.h"
 
 #include "simd/grids.h"
 
@@ -216,7 +216,7 @@ static struct weight weight_of(const struct weight_view *view, const unsigned ch
 
 static struct weight weight_at(const struct weight_view *w, size_t row, size_t k)
 {
-    const struct quantised_format *f = quantised_format(w->type);
+    const struct quantized_format *f = quantized_format(w->type);
     const unsigned char *blocks = w->data;
     return weight_of(w, blocks + (row * w->stride + k) / f->numbers * f->bytes, (unsigned)(k % f->numbers));
 }
@@ -224,19 +224,19 @@ static struct weight weight_at(const struct weight_view *w, size_t row, size_t k
 /* --- a dot --- */
 
 /* The exact sum of row `row` with x, and how far scalar may be from it. */
-static double dot_truth(double *bound, const struct weight_view *w, size_t row, const struct quantised_group *x)
+static double dot_truth(double *bound, const struct weight_view *w, size_t row, const struct quantized_group *x)
 {
-    const struct quantised_format *f = quantised_format(w->type);
+    const struct quantized_format *f = quantized_format(w->type);
     size_t step = f->halves ? 16 : 32, terms = 0;
     long double sum = 0, magnitudes = 0;
     double underflow = 0;
     for (size_t k = 0; k < w->cols; k += step) {
-        const struct quantised_group *g = &x[k / QUANTISED_GROUP];
+        const struct quantized_group *g = &x[k / QUANTIZED_GROUP];
         struct weight first = weight_at(w, row, k);
         int products = 0, of_x = 0;
         for (size_t l = k; l < k + step; l++) {
-            products += weight_at(w, row, l).q * g->q[l % QUANTISED_GROUP];
-            of_x += g->q[l % QUANTISED_GROUP];
+            products += weight_at(w, row, l).q * g->q[l % QUANTIZED_GROUP];
+            of_x += g->q[l % QUANTIZED_GROUP];
         }
         long double a = (long double)(first.scale * products) * g->d, b = (long double)(first.min * of_x) * g->d;
         sum += a - b;
@@ -252,9 +252,9 @@ static double dot_truth(double *bound, const struct weight_view *w, size_t row, 
 static void check_within_bound(enum weight_type type, size_t rows, size_t blocks, size_t T)
 {
     static unsigned char data[1 << 18];
-    static struct quantised_group x[4][512];
-    enum kernel kernel = (enum kernel)(MATMUL_QUANTISED + type - WEIGHT_TYPES);
-    size_t K = blocks * quantised_format(type)->numbers, G = K / QUANTISED_GROUP;
+    static struct quantized_group x[4][512];
+    enum kernel kernel = (enum kernel)(MATMUL_QUANTIZED + type - WEIGHT_TYPES);
+    size_t K = blocks * quantized_format(type)->numbers, G = K / QUANTIZED_GROUP;
     struct weight_view w = {.type = type, .data = data, .rows = rows, .cols = K, .stride = K};
     float y[4 * 8];
     enum kind kind = below(2) ? UNIFORM : below(2) ? WIDE : SUBNORMAL;
@@ -266,7 +266,7 @@ static void check_within_bound(enum weight_type type, size_t rows, size_t blocks
             random_numbers(&d, WEIGHT_F32, kind, 1);
             random_group(&x[t][g], fabsf(d), 0);
         }
-    kernels_scalar.matmul_quantised(y, rows, &w, 0, rows, x[0], 512, T, kernel_scratch());
+    kernels_scalar.matmul_quantized(y, rows, &w, 0, rows, x[0], 512, T, kernel_scratch());
     for (size_t t = 0; t < T; t++)
         for (size_t r = 0; r < rows; r++) {
             double bound, truth = dot_truth(&bound, &w, r, x[t]), got = (double)y[t * rows + r];
@@ -282,13 +282,13 @@ static void check_within_bound(enum weight_type type, size_t rows, size_t blocks
 static void check_integers(enum weight_type type, size_t group, int extreme)
 {
     unsigned char data[3 * 256], panel[2 * (64 + 2 * 512)] __attribute__((aligned(64)));
-    enum kernel kernel = (enum kernel)(MATMUL_QUANTISED + type - WEIGHT_TYPES);
-    struct quantised_group x[8];
-    struct weight_view w = {.type = type, .data = data, .rows = 3, .cols = quantised_format(type)->numbers};
+    enum kernel kernel = (enum kernel)(MATMUL_QUANTIZED + type - WEIGHT_TYPES);
+    struct quantized_group x[8];
+    struct weight_view w = {.type = type, .data = data, .rows = 3, .cols = quantized_format(type)->numbers};
     w.stride = w.cols;
     random_blocks(data, type, UNIT_SCALES, extreme, 3);
     random_tensor_scale(&w, UNIT_SCALES);
-    for (size_t g = 0; g < w.cols / QUANTISED_GROUP; g++)
+    for (size_t g = 0; g < w.cols / QUANTIZED_GROUP; g++)
         random_group(&x[g], g == group ? 1.0f : 0.0f, extreme);
     for (int panels = 0; panels <= weight_has_panels(type); panels++) {
         if (panels) {
@@ -298,11 +298,11 @@ static void check_integers(enum weight_type type, size_t group, int extreme)
         }
         for (const struct kernels *k = &kernels_scalar; k; k = next_table(k == &kernels_scalar ? NULL : k)) {
             float y[3];
-            k->matmul_quantised(y, 3, &w, 0, 3, x, 8, 1, kernel_scratch());
+            k->matmul_quantized(y, 3, &w, 0, 3, x, 8, 1, kernel_scratch());
             for (size_t r = 0; r < 3; r++) {
                 double want = 0; /* IQ1 and IQ2 have eighths, which f32 holds too */
-                for (size_t l = 0; l < QUANTISED_GROUP; l++) {
-                    struct weight v = weight_of(&w, data + r * quantised_format(type)->bytes, (unsigned)(group * QUANTISED_GROUP + l));
+                for (size_t l = 0; l < QUANTIZED_GROUP; l++) {
+                    struct weight v = weight_of(&w, data + r * quantized_format(type)->bytes, (unsigned)(group * QUANTIZED_GROUP + l));
                     want += (v.scale * v.q - v.min) * x[group].q[l];
                 }
                 char why[120];
@@ -319,7 +319,7 @@ static void check_decode(enum weight_type type)
 {
     unsigned char data[3 * 256];
     float out[3 * 256];
-    size_t K = 3 * quantised_format(type)->numbers, from = below(K), count = below(K - from + 1);
+    size_t K = 3 * quantized_format(type)->numbers, from = below(K), count = below(K - from + 1);
     struct weight_view w = {.type = type, .data = data, .rows = 1, .cols = K, .stride = K};
     random_blocks(data, type, FINITE_SCALES, 0, 3);
     random_tensor_scale(&w, FINITE_SCALES);
@@ -328,20 +328,20 @@ static void check_decode(enum weight_type type)
         struct weight v = weight_at(&w, 0, from + k);
         float want = (float)((double)(float)(v.scale * v.q) - v.min);
         if (out[k] != want)
-            failed((enum kernel)(MATMUL_QUANTISED + type - WEIGHT_TYPES), &kernels_scalar, "a weight by itself", "is not fl32(fl32(scale q) - min)");
+            failed((enum kernel)(MATMUL_QUANTIZED + type - WEIGHT_TYPES), &kernels_scalar, "a weight by itself", "is not fl32(fl32(scale q) - min)");
     }
 }
 
-void check_quantised_truth(enum weight_type type)
+void check_quantized_truth(enum weight_type type)
 {
-    size_t groups = quantised_format(type)->numbers / QUANTISED_GROUP;
+    size_t groups = quantized_format(type)->numbers / QUANTIZED_GROUP;
     for (size_t i = 0; i < (quick ? 20 : 300); i++) {
         check_integers(type, i % groups, i % 4 == 3);
         check_decode(type);
     }
     for (size_t i = 0; i < (quick ? 8 : 60); i++)
         check_within_bound(type, 1 + below(5), 1 + below(i % 6 ? 4 : 112 / groups), 1 + below(3));
-    check_within_bound(type, 2, (3 * DOT_BLOCK + 512) / quantised_format(type)->numbers, 2);
+    check_within_bound(type, 2, (3 * DOT_BLOCK + 512) / quantized_format(type)->numbers, 2);
 }
 
 /* --- x --- */
@@ -353,17 +353,17 @@ static int nearest(double x)
     return (int)down + (rest > 0.5 || (rest == 0.5 && fmod(down, 2) != 0));
 }
 
-void quantise_truth(const struct quantised_group *got, const float *packed, const char *what)
+void quantize_truth(const struct quantized_group *got, const float *packed, const char *what)
 {
     double m = 0;
     int finite = 1, sum = 0, upper = 0, wrong = 0;
-    for (size_t l = 0; l < QUANTISED_GROUP; l++) {
+    for (size_t l = 0; l < QUANTIZED_GROUP; l++) {
         finite = finite && isfinite(packed[l]);
         m = fmax(m, fabs((double)packed[l]));
     }
     int zero = !finite || m < 0x1p-100;
     float inverse = zero ? 0.0f : (float)(127.0 / m); /* a quotient of two floats, rounded to double first, is rounded right */
-    for (size_t l = 0; l < QUANTISED_GROUP; l++) {
+    for (size_t l = 0; l < QUANTIZED_GROUP; l++) {
         double x = zero ? 0 : (double)packed[l % 2 ? l / 2 : 16 + l / 2];
         int q = nearest((double)(float)(x * (double)inverse));
         wrong += got->q[l] != q;
@@ -373,5 +373,5 @@ void quantise_truth(const struct quantised_group *got, const float *packed, cons
     wrong += got->sum != sum || got->upper != upper || got->offset8 != -8 * sum || got->offset128 != -128 * sum;
     wrong += finite ? got->d != (zero ? 0.0f : (float)(m / 127.0)) : !isnan(got->d);
     if (wrong)
-        failed(QUANTISE, &kernels_scalar, what, "is not what the rule says");
+        failed(QUANTIZE, &kernels_scalar, what, "is not what the rule says");
 }

@@ -1,4 +1,4 @@
-/* tests/cli/test_diff_quantised.c -- `verbatim diff` and `dump` where weights are quantised, in the file or by the precision: the
+/* tests/cli/test_diff_quantized.c -- `verbatim diff` and `dump` where weights are quantized, in the file or by the precision: the
  * engine is within the bound of the reference, and a side that rounds otherwise is not. Runs the program itself (argv[1], or
  * ../verbatim beside this one) in the repository's root. */
 #include "tests/support/engine_support.h"
@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "tests/support/gguf.h"
-#include "tests/support/quantised.h"
+#include "tests/support/quantized.h"
 
 #include "tests/support/dumps.h"
 
@@ -42,9 +42,9 @@ TEST(in_q8_and_q4_the_engine_is_within_the_bound_of_the_reference)
         }
 }
 
-TEST(of_quantised_files_the_engine_is_within_the_bound_of_the_reference)
+TEST(of_quantized_files_the_engine_is_within_the_bound_of_the_reference)
 {
-    static const struct quantised_model models[] = {
+    static const struct quantized_model models[] = {
         {.name = "Q8_0", .types = {"Q8_0"}, .k_b = "Q8_0", .v_b = "Q8_0"},
         {.name = "mixed", .types = {"Q4_0", "Q5_1", "Q5_0"}, .embedding = "Q5_1", .gate = "Q8_0"},
         {.name = "K", .types = {"Q4_K", "Q6_K", "Q5_K"}, .k_b = "Q6_K", .v_b = "Q4_K", .embedding = "Q6_K", .tied = 1, .large = 1},
@@ -53,7 +53,7 @@ TEST(of_quantised_files_the_engine_is_within_the_bound_of_the_reference)
     for (size_t i = 0; i < COUNT(models); i++) {
         snprintf(file, sizeof file, "%s.gguf", models[i].name);
         snprintf(model, sizeof model, "%s/%s", dir, file);
-        write_quantised(dir, file, models[i]);
+        write_quantized(dir, file, models[i]);
         if (has_turn(i, 2))
             check_against_reference(model, "f32");
         if (has_turn(i + 1, 2))
@@ -79,14 +79,14 @@ TEST(with_each_cache_type_the_engine_is_within_the_bound_of_the_reference)
 /* One number wrong in a file is found where it is. */
 TEST(another_scale_is_structural)
 {
-    struct quantised_model q = {.name = "Q6_K", .types = {"Q6_K"}, .k_b = "Q6_K", .v_b = "Q6_K", .large = 1};
+    struct quantized_model q = {.name = "Q6_K", .types = {"Q6_K"}, .k_b = "Q6_K", .v_b = "Q6_K", .large = 1};
     char model[96], other[96];
     char *bytes;
     size_t size;
     vb_error err;
     snprintf(model, sizeof model, "%s/a.gguf", dir);
     snprintf(other, sizeof other, "%s/b.gguf", dir);
-    write_quantised(dir, "a.gguf", q);
+    write_quantized(dir, "a.gguf", q);
     if (vb_read_file(NULL, model, &bytes, &size, &err))
         fail_msg("%s", err.message);
     vb_model *m = open_model(model);
@@ -108,7 +108,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         IN_DIR(in_q8_and_q4_the_engine_is_within_the_bound_of_the_reference),
-        IN_DIR(of_quantised_files_the_engine_is_within_the_bound_of_the_reference),
+        IN_DIR(of_quantized_files_the_engine_is_within_the_bound_of_the_reference),
         IN_DIR(with_each_cache_type_the_engine_is_within_the_bound_of_the_reference),
         IN_DIR(another_scale_is_structural),
     };

@@ -1,4 +1,4 @@
-/* tests/cli/test_quantised_cli.c -- quantised weights as the command has them: --repack, --precision q8 and q4, what inspect and the
+/* tests/cli/test_quantized_cli.c -- quantized weights as the command has them: --repack, --precision q8 and q4, what inspect and the
  * statistics tell, what is refused, what memory it takes. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
@@ -8,7 +8,7 @@
 #include "tests/support/files.h"
 #include "tests/support/process.h"
 
-#define EVERY_TYPE "golden/gguf/quantised.gguf"
+#define EVERY_TYPE "golden/gguf/quantized.gguf"
 #define RUN_IT "--tokens", "5,6,7", "-n", "8", "--ignore-eos"
 
 static char *fingerprint_of(json_t *j)
@@ -64,8 +64,8 @@ TEST(what_was_copied_is_told)
     json_t *on = JSON("inspect", EVERY_TYPE, "--json"), *off = JSON("inspect", EVERY_TYPE, "--repack", "off", "--json");
     json_t *q8 = JSON("inspect", "golden/tiny/v3-mtp3", "--precision", "q8", "--json");
     json_t *run = JSON("generate", EVERY_TYPE, RUN_IT, "--json");
-    assert_true(integer(on, "repacked_bytes") > 300000 && !integer(on, "quantised_bytes"));
-    assert_true(!integer(off, "repacked_bytes") && integer(q8, "quantised_bytes") > 50000 && !integer(q8, "repacked_bytes"));
+    assert_true(integer(on, "repacked_bytes") > 300000 && !integer(on, "quantized_bytes"));
+    assert_true(!integer(off, "repacked_bytes") && integer(q8, "quantized_bytes") > 50000 && !integer(q8, "repacked_bytes"));
     assert_true(integer(json_object_get(on, "types"), "Q6_K") == integer(json_object_get(off, "types"), "Q6_K"));
     assert_true(integer(json_object_get(run, "stats"), "copied_bytes") > integer(on, "repacked_bytes"));
     assert_true(json_real_value(json_object_get(json_object_get(run, "stats"), "copy_seconds")) > 0);
@@ -205,7 +205,7 @@ TEST(copies_do_not_double_the_memory)
         fail_msg("a file of %lld bytes, %lld of them copied, takes %lld bytes", (long long)st.st_size, copied, peak - base);
     peak = peak_of(dir, "q4", &copied);
     if (copied < st.st_size * 4 / 10 || (double)(peak - base) > 1.20 * (double)copied)
-        fail_msg("%lld bytes quantised of a directory take %lld", copied, peak - base);
+        fail_msg("%lld bytes quantized of a directory take %lld", copied, peak - base);
     remove_dir(dir);
 }
 

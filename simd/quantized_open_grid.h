@@ -1,10 +1,10 @@
-/* simd/quantised_open_grid.h -- unpacks blocks of types with a grid (IQ1 to IQ3) and of ternary types (TQ1_0, TQ2_0); a part of
- * quantised_open.h. The comment there lists what the including file must define first. */
-#ifndef VB_QUANTISED_OPEN_GRID_H
-#define VB_QUANTISED_OPEN_GRID_H
+/* simd/quantized_open_grid.h -- unpacks blocks of types with a grid (IQ1 to IQ3) and of ternary types (TQ1_0, TQ2_0); a part of
+ * quantized_open.h. The comment there lists what the including file must define first. */
+#ifndef VB_QUANTIZED_OPEN_GRID_H
+#define VB_QUANTIZED_OPEN_GRID_H
 
-#include "simd/quantised_grid.h"
-#include "simd/quantised_open_group.h"
+#include "simd/quantized_grid.h"
+#include "simd/quantized_open_group.h"
 
 /* Each byte of w has seven bits of signs. Returns them with bit 7 set so that the number of ones is even. */
 ALWAYS_INLINE words signs_of_seven(words w)
@@ -40,7 +40,7 @@ ALWAYS_INLINE void grid_pieces(struct grid_pieces *p, enum weight_type type, con
 ALWAYS_INLINE void take_grid(struct TAKER *to, enum weight_type type, const unsigned char *const *row, size_t g, size_t at, size_t ahead)
 {
     typedef uint64_t two_integers __attribute__((vector_size(16)));
-    const size_t eighth = quantised_format(type)->bytes / 8 + 1;
+    const size_t eighth = quantized_format(type)->bytes / 8 + 1;
     const int above = code_above(type), packed = type == WEIGHT_IQ2_XXS || type == WEIGHT_IQ3_XXS, halves = has_halves(type) ? 2 : 1;
     struct grid_pieces p;
     words bits;

@@ -1,4 +1,4 @@
-/* simd/quantised_open.h -- unpacks the blocks of quantised weights of a GGUF file, with vectors (private to simd/).
+/* simd/quantized_open.h -- unpacks the blocks of quantized weights of a GGUF file, with vectors (private to simd/).
  *
  * One file of each instruction set includes this header, after it has defined two macros:
  *
@@ -17,10 +17,10 @@
  * The code loads one piece from each of SLICE rows and transposes these pieces. The result is four vectors, in which
  * word r belongs to row r. Codes in a panel have the same order. Scales and minimums are read in pieces of 16 bytes
  * too. No byte outside of the blocks is read. */
-#ifndef VB_QUANTISED_OPEN_H
-#define VB_QUANTISED_OPEN_H
+#ifndef VB_QUANTIZED_OPEN_H
+#define VB_QUANTIZED_OPEN_H
 
-#include "simd/quantised_open_grid.h"
+#include "simd/quantized_open_grid.h"
 
 /* --- types with 32 weights in a block --- */
 
@@ -117,7 +117,7 @@ ALWAYS_INLINE void take_table(struct TAKER *to, enum weight_type type, const str
                         : m->divides           ? s / m->tensor_scale
                                                : s * m->tensor_scale;
     }
-    codes_from_table(v.codes, b->codes, codes_of_table(type, type == WEIGHT_IQ4_NL ? quantised_iq4 : quantised_e2m1));
+    codes_from_table(v.codes, b->codes, codes_of_table(type, type == WEIGHT_IQ4_NL ? quantized_iq4 : quantized_e2m1));
     take(to, g, type, &v);
 }
 
@@ -196,7 +196,7 @@ ALWAYS_INLINE void take_gguf_nvfp4(struct TAKER *to, const struct weight_view *m
             words s = head[0] >> (int)(16 * k + 8 * (size_t)half) & 127;
             v.scale[half] = half_of_e4m3(s & ~(words)(s == 127)) * m->tensor_scale;
         }
-        codes_from_table(c, w, codes_of_table(WEIGHT_GGUF_NVFP4, quantised_e2m1)); /* low halves, then high halves */
+        codes_from_table(c, w, codes_of_table(WEIGHT_GGUF_NVFP4, quantized_e2m1)); /* low halves, then high halves */
         UNROLL
         for (int half = 0; half < 2; half++)
             UNROLL
@@ -301,7 +301,7 @@ ALWAYS_INLINE void take_q6_k(struct TAKER *to, const unsigned char *const *row, 
 
 ALWAYS_INLINE void take_iq4_xs(struct TAKER *to, const unsigned char *const *row, size_t g, size_t at, size_t ahead)
 {
-    words head[4], table = codes_of_table(WEIGHT_IQ4_XS, quantised_iq4);
+    words head[4], table = codes_of_table(WEIGHT_IQ4_XS, quantized_iq4);
     transpose(head, row, at);
     floats d = half_of(head[0]);
     UNROLL
@@ -380,12 +380,12 @@ ALWAYS_INLINE void take_q2_k(struct TAKER *to, const unsigned char *const *row, 
 /* Calls take() for `groups` groups of each row, in ascending order. row[r] points to the block with the first group. */
 ALWAYS_INLINE void take_groups(struct TAKER *to, enum weight_type type, const struct weight_view *w, const unsigned char *const *row, size_t groups, size_t ahead)
 {
-    const struct quantised_format *f = quantised_format(type);
+    const struct quantized_format *f = quantized_format(type);
     const size_t at_once = blocks_at_once(type);
     size_t g = 0, at = 0;
     for (; at_once > 1 && g + at_once <= groups; g += at_once, at += at_once * f->bytes)
         take_blocks(to, type, w, row, g, at, ahead);
-    for (; g < groups; g += f->numbers / QUANTISED_GROUP, at += f->bytes) {
+    for (; g < groups; g += f->numbers / QUANTIZED_GROUP, at += f->bytes) {
         if (type == WEIGHT_Q4_K || type == WEIGHT_Q5_K)
             take_k(to, type, row, g, at, ahead);
         else if (type == WEIGHT_Q6_K)
@@ -448,9 +448,9 @@ ALWAYS_INLINE void take_any(struct TAKER *to, const struct weight_view *w, const
  * these SLICE rows exist in w. For each of the other rows, at[r] is the block of the last row that exists. */
 ALWAYS_INLINE void find_rows(const unsigned char *at[SLICE], const struct weight_view *w, size_t row, size_t rows, size_t group)
 {
-    const struct quantised_format *f = quantised_format(w->type);
+    const struct quantized_format *f = quantized_format(w->type);
     size_t pitch = w->stride / f->numbers * f->bytes;
-    const unsigned char *start = (const unsigned char *)w->data + row * pitch + group * QUANTISED_GROUP / f->numbers * f->bytes;
+    const unsigned char *start = (const unsigned char *)w->data + row * pitch + group * QUANTIZED_GROUP / f->numbers * f->bytes;
     for (size_t r = 0; r < SLICE; r++)
         at[r] = start + (r < rows ? r : rows - 1) * pitch;
 }
@@ -460,9 +460,9 @@ ALWAYS_INLINE void find_rows(const unsigned char *at[SLICE], const struct weight
  * next is the first group of the row that is `rows` rows further down. */
 static inline size_t bytes_ahead(const struct weight_view *w, size_t group, size_t groups, size_t rows)
 {
-    const struct quantised_format *f = quantised_format(w->type);
-    size_t blocks = f->numbers / QUANTISED_GROUP;
-    if (group + groups < w->cols / QUANTISED_GROUP)
+    const struct quantized_format *f = quantized_format(w->type);
+    size_t blocks = f->numbers / QUANTIZED_GROUP;
+    if (group + groups < w->cols / QUANTIZED_GROUP)
         return groups / blocks * f->bytes;
     return rows * (w->stride / f->numbers * f->bytes) - group / blocks * f->bytes;
 }

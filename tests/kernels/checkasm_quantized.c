@@ -1,7 +1,7 @@
-/* tests/kernels/checkasm_quantised.c -- the part of checkasm that compares the kernels of quantised weights (rule 2): every type, as
+/* tests/kernels/checkasm_quantized.c -- the part of checkasm that compares the kernels of quantized weights (rule 2): every type, as
  * blocks of a file and as panels. What scalar itself returns is held against the formats' definitions in
- * checkasm_quantised_truth.c. */
-#include "tests/kernels/checkasm_quantised.h"
+ * checkasm_quantized_truth.c. */
+#include "tests/kernels/checkasm_quantized.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@ static uint16_t random_scale(enum scales scales)
 void random_blocks(unsigned char *out, enum weight_type type, enum scales scales, int extreme, size_t blocks)
 {
     static const unsigned char ends[] = {0x00, 0xff, 0x80, 0x7f, 0xf0, 0x0f};
-    size_t bytes = quantised_format(type)->bytes;
+    size_t bytes = quantized_format(type)->bytes;
     for (size_t i = 0; i < blocks; i++, out += bytes) {
         int one = below(2) == 0;
         unsigned char same = ends[below(sizeof ends)];
@@ -80,13 +80,13 @@ void random_tensor_scale(struct weight_view *w, enum scales scales)
 
 /* --- random x --- */
 
-/* A group as quantise might have made it, or one whose sums are as large as can be. */
-void random_group(struct quantised_group *x, float d, int extreme)
+/* A group as quantize might have made it, or one whose sums are as large as can be. */
+void random_group(struct quantized_group *x, float d, int extreme)
 {
     int8_t same = below(2) ? 127 : -127;
     x->d = d;
     x->sum = x->upper = 0;
-    for (size_t l = 0; l < QUANTISED_GROUP; l++) {
+    for (size_t l = 0; l < QUANTIZED_GROUP; l++) {
         x->q[l] = extreme ? (below(16) ? same : (int8_t)-same) : (int8_t)((int)below(255) - 127);
         x->sum += x->q[l];
         x->upper += l < 16 ? 0 : x->q[l];
@@ -95,26 +95,26 @@ void random_group(struct quantised_group *x, float d, int extreme)
     x->offset128 = -128 * x->sum;
 }
 
-/* Numbers for quantise: random_numbers' kinds, and then some of them turned into what is special there. */
+/* Numbers for quantize: random_numbers' kinds, and then some of them turned into what is special there. */
 static void random_inputs(float *x, size_t K, enum kind kind)
 {
     static const float special[] = {0x1p-100f, 0x1.fffffep-101f, -0x1p-100f, 0x1.fffffep127f, -0x1.fffffep127f, -0.0f, 0x1p-149f, INFINITY, -INFINITY, NAN};
     random_numbers(x, WEIGHT_F32, kind, K);
-    for (size_t k = 0; k < K; k += QUANTISED_GROUP) {
+    for (size_t k = 0; k < K; k += QUANTIZED_GROUP) {
         size_t choice = below(6);
-        for (size_t l = 0; choice == 0 && l < QUANTISED_GROUP; l++) /* about the least that is not 0; -0 */
+        for (size_t l = 0; choice == 0 && l < QUANTIZED_GROUP; l++) /* about the least that is not 0; -0 */
             x[k + l] = below(3) ? ldexpf((float)below(256) - 128.0f, -108) : -0.0f;
-        for (size_t l = 0; choice == 1 && l < QUANTISED_GROUP; l++) /* ties: q is halfway between two integers */
+        for (size_t l = 0; choice == 1 && l < QUANTIZED_GROUP; l++) /* ties: q is halfway between two integers */
             x[k + l] = l ? (float)below(254) / 2.0f - 63.5f : 127.0f;
         if (choice == 2)
-            x[k + below(QUANTISED_GROUP)] = special[below(sizeof special / sizeof *special)];
+            x[k + below(QUANTIZED_GROUP)] = special[below(sizeof special / sizeof *special)];
     }
 }
 
 /* T rows of G groups, ldx apart, that end at a page; between them is what ending_at_a_page leaves. */
-static struct quantised_group *random_x(size_t G, size_t ldx, size_t T, int choice)
+static struct quantized_group *random_x(size_t G, size_t ldx, size_t T, int choice)
 {
-    struct quantised_group *x = ending_at_a_page(SLOT_X, ((T - 1) * ldx + G) * sizeof *x, 4 * below(4));
+    struct quantized_group *x = ending_at_a_page(SLOT_X, ((T - 1) * ldx + G) * sizeof *x, 4 * below(4));
     for (size_t t = 0; t < T; t++)
         for (size_t g = 0; g < G; g++) {
             float d;
@@ -128,7 +128,7 @@ static struct quantised_group *random_x(size_t G, size_t ldx, size_t T, int choi
     return x;
 }
 
-/* --- matmul_quantised --- */
+/* --- matmul_quantized --- */
 
 struct shape {
     size_t rows, K, T;
@@ -141,7 +141,7 @@ struct pair_of_views {
 
 static struct pair_of_views random_views(enum weight_type type, size_t rows, size_t K, int panels, unsigned char *kept, size_t room)
 {
-    const struct quantised_format *f = quantised_format(type);
+    const struct quantized_format *f = quantized_format(type);
     struct pair_of_views v = {.w = {.type = type, .rows = rows, .cols = K, .stride = K + (below(2) ? below(3) * f->numbers : 0)}};
     size_t pitch = v.w.stride / f->numbers * f->bytes, bytes = (rows - 1) * pitch + K / f->numbers * f->bytes;
     if (rows * pitch > room) {
@@ -173,24 +173,24 @@ static struct pair_of_views random_views(enum weight_type type, size_t rows, siz
 static void check_matmul(enum weight_type type, int panels, const struct shape *s)
 {
     static unsigned char kept[4 << 20];
-    enum kernel kernel = (enum kernel)(MATMUL_QUANTISED + type - WEIGHT_TYPES);
+    enum kernel kernel = (enum kernel)(MATMUL_QUANTIZED + type - WEIGHT_TYPES);
     struct pair_of_views v = random_views(type, s->rows, s->K, panels, kept, sizeof kept);
-    size_t rows = v.w.rows, G = s->K / QUANTISED_GROUP;
+    size_t rows = v.w.rows, G = s->K / QUANTIZED_GROUP;
     size_t n0 = below(2) ? below(rows) : 0, n1 = below(2) ? n0 + below(rows - n0 + 1) : rows;
     size_t ldx = G + below(2) * below(5), ldy = rows + below(5), size = (s->T - 1) * ldy + rows;
     int choice = (int)below(4);
-    const struct quantised_group *x = random_x(G, ldx, s->T, choice);
+    const struct quantized_group *x = random_x(G, ldx, s->T, choice);
     float *want = ending_at_a_page(SLOT_WANT, (size + 32) * sizeof *want, 0), *got = ending_at_a_page(SLOT_GOT, (size + 32) * sizeof *got, 0);
     char what[200];
     snprintf(what, sizeof what, "%s K=%zu stride=%zu rows %zu..%zu of %zu from row %zu, T=%zu ldy=%zu x %d (16 canaries before)",
              panels ? "panels" : "blocks", s->K, v.w.stride, n0, n1, rows, v.w.panel_row, s->T, ldy, choice);
     fill_canary(want, size + 32);
     about_to_run(kernel, &kernels_scalar, what);
-    kernels_scalar.matmul_quantised(want + 16, ldy, &v.blocks, n0, n1, x, ldx, s->T, kernel_scratch());
+    kernels_scalar.matmul_quantized(want + 16, ldy, &v.blocks, n0, n1, x, ldx, s->T, kernel_scratch());
     for (const struct kernels *k = panels ? &kernels_scalar : next_table(NULL); k; k = next_table(k == &kernels_scalar ? NULL : k)) {
         fill_canary(got, size + 32);
         about_to_run(kernel, k, what);
-        k->matmul_quantised(got + 16, ldy, &v.w, n0, n1, x, ldx, s->T, kernel_scratch());
+        k->matmul_quantized(got + 16, ldy, &v.w, n0, n1, x, ldx, s->T, kernel_scratch());
         same_bits(kernel, k, what, got, want, size + 32);
     }
 }
@@ -203,7 +203,7 @@ static void check_shapes(enum weight_type type, int panels)
         {80, 32, 12},  {81, 96, 13},  {128, 64, 14},  {129, 160, 15}, {160, 1024, 13}, {20, 2080, 6}, {5, 7168, 2},  {40, 512, 64},
         {144, 96, 64}, {7, 3232, 64}, {200, 1056, 1}, {300, 256, 2},  {131, 544, 11},  {48, 8192, 1}, {260, 32, 17}, {31, 992, 8},
     };
-    size_t unit = quantised_format(type)->numbers;
+    size_t unit = quantized_format(type)->numbers;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct shape s = shapes[i];
         s.K = (s.K + unit - 1) / unit * unit;
@@ -241,48 +241,48 @@ static void check_fma_rows_cache(size_t rows, size_t cols, size_t T)
     }
 }
 
-/* --- quantise --- */
+/* --- quantize --- */
 
-static int same_group(const struct quantised_group *a, const struct quantised_group *b)
+static int same_group(const struct quantized_group *a, const struct quantized_group *b)
 {
     return (memcmp(a, b, sizeof *a) == 0) ||
-           (isnan(a->d) && isnan(b->d) && memcmp(&a->sum, &b->sum, sizeof *a - offsetof(struct quantised_group, sum)) == 0);
+           (isnan(a->d) && isnan(b->d) && memcmp(&a->sum, &b->sum, sizeof *a - offsetof(struct quantized_group, sum)) == 0);
 }
 
-static void check_quantise(size_t K, enum kind kind)
+static void check_quantize(size_t K, enum kind kind)
 {
-    size_t G = K / QUANTISED_GROUP, bytes = (G + 2) * sizeof(struct quantised_group);
+    size_t G = K / QUANTIZED_GROUP, bytes = (G + 2) * sizeof(struct quantized_group);
     float *x = ending_at_a_page(SLOT_X, K * sizeof *x, 4 * below(4));
-    struct quantised_group *want = ending_at_a_page(SLOT_WANT, bytes, 0), *got = ending_at_a_page(SLOT_GOT, bytes, 4 * below(4));
+    struct quantized_group *want = ending_at_a_page(SLOT_WANT, bytes, 0), *got = ending_at_a_page(SLOT_GOT, bytes, 4 * below(4));
     char what[60];
     random_inputs(x, K, kind);
-    kernels_scalar.quantise(want + 1, x, K);
+    kernels_scalar.quantize(want + 1, x, K);
     snprintf(what, sizeof what, "K=%zu %s", K, kind_names[kind]);
     for (size_t g = 0; g < G; g++)
-        quantise_truth(&want[g + 1], x + g * QUANTISED_GROUP, what);
+        quantize_truth(&want[g + 1], x + g * QUANTIZED_GROUP, what);
     for (const struct kernels *k = next_table(NULL); k; k = next_table(k)) {
         memset(got, 0xee, bytes);
         memcpy(want, got, sizeof *want);
         memcpy(want + G + 1, got, sizeof *want);
-        about_to_run(QUANTISE, k, what);
-        k->quantise(got + 1, x, K);
+        about_to_run(QUANTIZE, k, what);
+        k->quantize(got + 1, x, K);
         for (size_t g = 0; g < G + 2; g++)
             if (!same_group(&got[g], &want[g]))
-                failed(QUANTISE, k, what, "differs from scalar, or writes elsewhere");
+                failed(QUANTIZE, k, what, "differs from scalar, or writes elsewhere");
     }
 }
 
-void check_quantised_kernels(void)
+void check_quantized_kernels(void)
 {
-    for (size_t K = 0; wanted(QUANTISE) && K <= 32 * 40; K += 32)
+    for (size_t K = 0; wanted(QUANTIZE) && K <= 32 * 40; K += 32)
         for (int kind = 0; kind < KINDS; kind++)
-            check_quantise(K, (enum kind)kind);
+            check_quantize(K, (enum kind)kind);
     for (size_t i = 0; wanted(FMA_ROWS_CACHE_Q8) && i < (quick ? 60 : 600); i++)
         check_fma_rows_cache(1 + below(i % 3 ? 40 : 300), 32 * (1 + below(20)), 1 + below(20));
     for (int type = WEIGHT_TYPES; type < WEIGHT_KINDS; type++) {
-        if (!wanted((enum kernel)(MATMUL_QUANTISED + type - WEIGHT_TYPES)))
+        if (!wanted((enum kernel)(MATMUL_QUANTIZED + type - WEIGHT_TYPES)))
             continue;
-        check_quantised_truth((enum weight_type)type);
+        check_quantized_truth((enum weight_type)type);
         check_shapes((enum weight_type)type, 0);
         if (weight_has_panels((enum weight_type)type))
             check_shapes((enum weight_type)type, 1);

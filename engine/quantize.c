@@ -1,4 +1,4 @@
-/* engine/quantise.c -- the public functions that write a model as a GGUF file. */
+/* engine/quantize.c -- the public functions that write a model as a GGUF file. */
 #include "engine/base/support.h"
 #include "engine/export/gguf_write.h"
 
@@ -16,7 +16,7 @@ static int read_type(enum gguf_as *as, const char *what, const char *name, vb_er
     return vb_fail(err, VB_BAD_ARGUMENT, "%s is %s, wanted %sf32, bf16, q8_0 or q4_0", what, name, first ? "" : "as-stored, ");
 }
 
-int vb_quantise_open(vb_quantise **out, const vb_model *model, const char *dir, const vb_quantise_options *o, vb_error *err)
+int vb_quantize_open(vb_quantize **out, const vb_model *model, const char *dir, const vb_quantize_options *o, vb_error *err)
 {
     struct gguf_write_options as = {.embedding = GGUF_AS_STORED};
     *out = NULL;
@@ -33,9 +33,9 @@ int vb_quantise_open(vb_quantise **out, const vb_model *model, const char *dir, 
     return code ? code : gguf_plan_open(out, model, dir, &as, err);
 }
 
-void vb_quantise_close(vb_quantise *q) { gguf_plan_close(q); }
+void vb_quantize_close(vb_quantize *q) { gguf_plan_close(q); }
 
-int vb_quantise_write(vb_quantise *q, int fd, const char *name, int32_t threads, vb_progress_or_stop progress,
+int vb_quantize_write(vb_quantize *q, int fd, const char *name, int32_t threads, vb_progress_or_stop progress,
                       void *context, vb_error *err)
 {
     if (threads < 0 || threads > 4096)
@@ -43,17 +43,17 @@ int vb_quantise_write(vb_quantise *q, int fd, const char *name, int32_t threads,
     return gguf_plan_write(q, fd, name, threads, progress, context, err);
 }
 
-size_t vb_quantise_bytes(const vb_quantise *q) { return q->header_bytes + q->data_bytes; }
-const char *vb_quantise_tokenizer(const vb_quantise *q) { return q->pre; }
-const char *vb_quantise_note(const vb_quantise *q, size_t i) { return i < (size_t)q->num_notes ? q->notes[i] : NULL; }
+size_t vb_quantize_bytes(const vb_quantize *q) { return q->header_bytes + q->data_bytes; }
+const char *vb_quantize_tokenizer(const vb_quantize *q) { return q->pre; }
+const char *vb_quantize_note(const vb_quantize *q, size_t i) { return i < (size_t)q->num_notes ? q->notes[i] : NULL; }
 
-int vb_quantise_tensor(const vb_quantise *q, size_t i, vb_quantised_tensor *out)
+int vb_quantize_tensor(const vb_quantize *q, size_t i, vb_quantized_tensor *out)
 {
     static const char *const roles[] = {"linear", "embedding", "head", "other"};
     if (i >= q->count)
         return 0;
     const struct gguf_planned *t = &q->tensors[i];
-    *out = (vb_quantised_tensor){.name = t->name, .type = t->type->name, .role = roles[t->role], .kept = t->kept, .bytes = t->bytes,
+    *out = (vb_quantized_tensor){.name = t->name, .type = t->type->name, .role = roles[t->role], .kept = t->kept, .bytes = t->bytes,
                                  .ndim = t->ndim};
     memcpy(out->shape, t->shape, sizeof out->shape);
     return 1;

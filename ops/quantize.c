@@ -1,4 +1,4 @@
-#include "ops/quantise.h"
+#include "ops/quantize.h"
 #include "ops/round.h"
 
 #include "simd/decode.h"
@@ -36,7 +36,7 @@ static int store_scale(unsigned char *block, float d)
 static uint32_t largest(const float *w)
 {
     uint32_t m = 0;
-    for (int i = 0; i < QUANTISE_BLOCK; i++) {
+    for (int i = 0; i < QUANTIZE_BLOCK; i++) {
         uint32_t magnitude = f32_to_bits(w[i]) & 0x7fffffff;
         m = magnitude > m ? magnitude : m;
     }
@@ -66,7 +66,7 @@ static int block_q8_0(unsigned char *block, const float *w)
     if (!is_finite(m))
         return -1;
     float d = bits_to_f32(m) / 127.0f, id = inverse(d);
-    for (int i = 0; i < QUANTISE_BLOCK; i++)
+    for (int i = 0; i < QUANTIZE_BLOCK; i++)
         block[2 + i] = (unsigned char)round_away(w[i] * id);
     return store_scale(block, d);
 }
@@ -86,28 +86,28 @@ static int block_q4_0(unsigned char *block, const float *w)
     while ((f32_to_bits(w[first]) & 0x7fffffff) != m)
         first++;
     float d = (m ? w[first] : 0.0f) / -8.0f, id = inverse(d); /* if all weights are zeros of either sign, d is -0, as in ggml */
-    for (int i = 0; i < QUANTISE_BLOCK / 2; i++)
-        block[2 + i] = (unsigned char)(nibble(w[i], id) | nibble(w[QUANTISE_BLOCK / 2 + i], id) << 4);
+    for (int i = 0; i < QUANTIZE_BLOCK / 2; i++)
+        block[2 + i] = (unsigned char)(nibble(w[i], id) | nibble(w[QUANTIZE_BLOCK / 2 + i], id) << 4);
     return store_scale(block, d);
 }
 
-static int each_block(void *blocks, size_t bytes, const float *w, size_t K, int (*quantise)(unsigned char *, const float *))
+static int each_block(void *blocks, size_t bytes, const float *w, size_t K, int (*quantize)(unsigned char *, const float *))
 {
     int bad = 0;
-    assert(K % QUANTISE_BLOCK == 0);
-    for (size_t i = 0; i < K / QUANTISE_BLOCK; i++)
-        bad |= quantise((unsigned char *)blocks + i * bytes, w + i * QUANTISE_BLOCK);
+    assert(K % QUANTIZE_BLOCK == 0);
+    for (size_t i = 0; i < K / QUANTIZE_BLOCK; i++)
+        bad |= quantize((unsigned char *)blocks + i * bytes, w + i * QUANTIZE_BLOCK);
     return bad;
 }
 
-int op_quantise_q8_0(void *blocks, const float *w, size_t K)
+int op_quantize_q8_0(void *blocks, const float *w, size_t K)
 {
-    return each_block(blocks, QUANTISE_Q8_0_BYTES, w, K, block_q8_0);
+    return each_block(blocks, QUANTIZE_Q8_0_BYTES, w, K, block_q8_0);
 }
 
-int op_quantise_q4_0(void *blocks, const float *w, size_t K)
+int op_quantize_q4_0(void *blocks, const float *w, size_t K)
 {
-    return each_block(blocks, QUANTISE_Q4_0_BYTES, w, K, block_q4_0);
+    return each_block(blocks, QUANTIZE_Q4_0_BYTES, w, K, block_q4_0);
 }
 
 void op_reorder_i4(unsigned char *codes, const unsigned char *i4)

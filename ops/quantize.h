@@ -1,4 +1,4 @@
-/* ops/quantise.h -- converts rows of weights to quantised blocks, with the same bytes as ggml's Q8_0 and Q4_0.
+/* ops/quantize.h -- converts rows of weights to quantized blocks, with the same bytes as ggml's Q8_0 and Q4_0.
  *
  * A block holds 32 weights w as small integers q and a scale d:
  *
@@ -14,20 +14,20 @@
  * d. Then d is rounded to f16, to nearest, ties to even. If d is 0, or so small (2^-128 and below) that 1/d is
  * infinite, then 0 is used instead of 1/d, and the f16 value of d is 0. These formulas are ggml's quantize_row_q8_0_ref
  * and _q4_0_ref (compiled without fma). */
-#ifndef VB_QUANTISE_H
-#define VB_QUANTISE_H
+#ifndef VB_QUANTIZE_H
+#define VB_QUANTIZE_H
 
 #include <stddef.h>
 
-#define QUANTISE_BLOCK 32
-#define QUANTISE_Q8_0_BYTES 34
-#define QUANTISE_Q4_0_BYTES 18
+#define QUANTIZE_BLOCK 32
+#define QUANTIZE_Q8_0_BYTES 34
+#define QUANTIZE_Q4_0_BYTES 18
 
-/* Quantise K weights, a multiple of 32, to K / 32 blocks. `blocks` need not be aligned. Both functions return 0 on
+/* Quantize K weights, a multiple of 32, to K / 32 blocks. `blocks` need not be aligned. Both functions return 0 on
  * success. They return -1 if a weight is not finite or a scale is not finite as f16, and the blocks are then
  * undefined. */
-int op_quantise_q8_0(void *blocks, const float *w, size_t K);
-int op_quantise_q4_0(void *blocks, const float *w, size_t K);
+int op_quantize_q8_0(void *blocks, const float *w, size_t K);
+int op_quantize_q4_0(void *blocks, const float *w, size_t K);
 
 /* Writes the codes of 32 weights of type I4 (simd/kernels.h, struct weight_view) in the order of a Q4_0 block: byte l gets the
  * codes of weights l and 16 + l. Both have 16 bytes, and do not overlap. */

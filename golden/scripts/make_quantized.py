@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes golden/gguf/quantised.gguf, a small random model with every quantised type that is supported, and
-golden/truth/quantised.{safetensors,json}, what it computes.
+"""Writes golden/gguf/quantized.gguf, a small random model with every quantized type that is supported, and
+golden/truth/quantized.{safetensors,json}, what it computes.
 
 The file is written and its weights are taken apart by the gguf package, which is llama.cpp's; the model is forward.py's.
-What a quantised matrix multiplies is quantised, too: to integers of 8 bits in groups of 32, d = max|x| / 127.
+What a quantized matrix multiplies is quantized, too: to integers of 8 bits in groups of 32, d = max|x| / 127.
 
-    golden/scripts/make_quantised.py            (in the repository's root)
+    golden/scripts/make_quantized.py            (in the repository's root)
 """
 import json
 import struct
@@ -77,7 +77,7 @@ def random_k(rng, kind, shape):
 class Maker:
     def __init__(self, path, seed):
         self.rng = np.random.default_rng(seed)
-        self.w, self.quantised = {}, set()
+        self.w, self.quantized = {}, set()
         self.file = GGUFWriter(path, "deepseek2")
 
     def matrix(self, name, kind, shape):
@@ -93,8 +93,8 @@ class Maker:
 
     def linear(self, name, hf, kind, shape):
         self.w[hf + ".weight"] = self.matrix(name, kind, shape)
-        if kind not in (T.F32, T.F16, T.BF16) and not hf.endswith("mlp.gate"):   # the router's input is never quantised
-            self.quantised.add(hf + ".weight")
+        if kind not in (T.F32, T.F16, T.BF16) and not hf.endswith("mlp.gate"):   # the router's input is never quantized
+            self.quantized.add(hf + ".weight")
 
     def vector(self, name, hf, length, middle=1.0, ending=".weight"):
         x = (middle + 0.2 * self.rng.standard_normal(length)).astype(np.float32)
@@ -105,13 +105,13 @@ class Maker:
         p, own = f"blk.{i}.", f"model.layers.{i}.self_attn."
         if not isinstance(kinds, tuple):       # an old file: blocks run along c, W_uk is as it is decoded
             self.w[own + "kv_b_proj.weight"] = self.matrix(p + "attn_kv_b", kinds, (H * (N + W), C))
-            self.quantised.add(own + "values")
+            self.quantized.add(own + "values")
             return
         keys, values = self.matrix(p + "attn_k_b", kinds[0], (H, C, N)), self.matrix(p + "attn_v_b", kinds[1], (H, W, C))
         self.w[own + "kv_b_proj.weight"] = np.concatenate([keys.transpose(0, 2, 1), values], axis=1).reshape(-1, C)
         for kind, which in zip(kinds, ("keys", "values")):
             if kind not in (T.F16, T.BF16):
-                self.quantised.add(own + which)
+                self.quantized.add(own + which)
 
     def block(self, i):
         p, hf = f"blk.{i}.", f"model.layers.{i}."
@@ -129,7 +129,7 @@ class Maker:
                 continue
             for e, w in enumerate(self.matrix(p + name, kind, shape)):
                 self.w[f"{hf}mlp.experts.{e}.{own}.weight"] = w
-                self.quantised.add(f"{hf}mlp.experts.{e}.{own}.weight")
+                self.quantized.add(f"{hf}mlp.experts.{e}.{own}.weight")
         if i:
             self.vector(p + "exp_probs_b", hf + "mlp.gate.e_score_correction_bias", E, 0.0, ".bias")
 
@@ -155,22 +155,22 @@ class Maker:
         f.close()
 
 
-class Quantised(forward.Model):
-    """forward.py's model; what meets a quantised matrix is quantised. With a seed every number on its way there is moved by
+class Quantized(forward.Model):
+    """forward.py's model; what meets a quantized matrix is quantized. With a seed every number on its way there is moved by
     up to half an f32 ulp: where one lies between two integers it may come to the other, as in a program that sums in f32."""
 
-    def __init__(self, weights, quantised, seed=None):
+    def __init__(self, weights, quantized, seed=None):
         self.start(CONFIG, weights, {})
-        self.quantised, self.rng = quantised, None if seed is None else np.random.default_rng(seed)
+        self.quantized, self.rng = quantized, None if seed is None else np.random.default_rng(seed)
         self.tie = np.inf                                  # how near a number has come to the middle of two integers
 
     def moved(self, x):
         return x if self.rng is None else x * (1 + self.rng.uniform(-1, 1, x.shape) * 2.0 ** -24)
 
     def integers(self, x, name):
-        """d q of x, whose length is a multiple of 32, where the matrix of that name is quantised; d is an f32"""
+        """d q of x, whose length is a multiple of 32, where the matrix of that name is quantized; d is an f32"""
         x = self.moved(x)
-        if name not in self.quantised:
+        if name not in self.quantized:
             return x
         groups = x.astype(np.float32).reshape(*x.shape[:-1], -1, 32)
         m = np.abs(groups).max(axis=-1, keepdims=True)
@@ -216,13 +216,13 @@ def distance(a, b):
 
 
 def find_prompt(m, first):
-    """Tokens whose rows stay away from ties, one after the other: a number that is quantised to its other neighbour moves all
+    """Tokens whose rows stay away from ties, one after the other: a number that is quantized to its other neighbour moves all
     that follows by a hundredth, and would say nothing about a program. The first tokens are tried by different prompts."""
     tokens = []
     for _ in range(TOKENS):
         tried = []
         for token in set(range(first, V, PROMPTS)) - set(tokens):
-            model = Quantised(m.w, m.quantised)
+            model = Quantized(m.w, m.quantized)
             compute(model, np.array(tokens + [token]))
             tried.append((min(model.tie, 0.01 * min(route[3] for route in model.routes)), token))
         tokens.append(max(tried)[1])
@@ -230,10 +230,10 @@ def find_prompt(m, first):
 
 
 def main():
-    m = Maker("golden/gguf/quantised.gguf", 5)
+    m = Maker("golden/gguf/quantized.gguf", 5)
     for name, hf, kind, shape in OUTSIDE:
         m.linear(name, hf, kind, shape)
-    m.quantised.discard("model.embed_tokens.weight")
+    m.quantized.discard("model.embed_tokens.weight")
     m.vector("output_norm", "model.norm.weight", D)
     for i in range(3):
         m.block(i)
@@ -241,16 +241,16 @@ def main():
     arrays, facts = {}, []
     for prompt in range(PROMPTS):
         tokens = find_prompt(m, prompt)
-        exact = Quantised(m.w, m.quantised)
+        exact = Quantized(m.w, m.quantized)
         truth = compute(exact, tokens)
         arrays.update({f"{prompt}.{name}": x for name, x in truth.items()})
-        spread = [distance(compute(Quantised(m.w, m.quantised, seed), tokens), truth) for seed in range(RUNS)]
+        spread = [distance(compute(Quantized(m.w, m.quantized, seed), tokens), truth) for seed in range(RUNS)]
         facts.append({"tokens": tokens.tolist(), "nearest_tie": exact.tie,
                       "smallest_routing_margin": min(route[3] for route in exact.routes),
                       "spread": {name: max(run[name] for run in spread) for name in truth},
-                      "without_quantised_activations": distance(compute(Quantised(m.w, set()), tokens), truth)})
-    write_safetensors("golden/truth/quantised.safetensors", arrays)
-    with open("golden/truth/quantised.json", "w") as f:
+                      "without_quantized_activations": distance(compute(Quantized(m.w, set()), tokens), truth)})
+    write_safetensors("golden/truth/quantized.safetensors", arrays)
+    with open("golden/truth/quantized.json", "w") as f:
         json.dump(facts, f, indent=1)
         f.write("\n")
 

@@ -1,5 +1,5 @@
-/* simd/quantised.c -- the blocks of quantised weights taken apart, clear rather than fast; and panels made of them. */
-#include "simd/quantised_grid.h"
+/* simd/quantized.c -- the blocks of quantized weights taken apart, clear rather than fast; and panels made of them. */
+#include "simd/quantized_grid.h"
 
 #include <assert.h>
 
@@ -33,9 +33,9 @@ static float half_at(const unsigned char *at)
     return f16_to_f32(half);
 }
 
-const struct quantised_format *quantised_format(enum weight_type type)
+const struct quantized_format *quantized_format(enum weight_type type)
 {
-    static const struct quantised_format formats[] = {
+    static const struct quantized_format formats[] = {
         [WEIGHT_Q8_0 - WEIGHT_TYPES] = {"Q8_0", 32, 34, 0, 0},   [WEIGHT_Q4_0 - WEIGHT_TYPES] = {"Q4_0", 32, 18, 0, 0},
         [WEIGHT_Q5_0 - WEIGHT_TYPES] = {"Q5_0", 32, 22, 0, 0},   [WEIGHT_Q5_1 - WEIGHT_TYPES] = {"Q5_1", 32, 24, 0, 1},
         [WEIGHT_Q4_K - WEIGHT_TYPES] = {"Q4_K", 256, 144, 0, 1}, [WEIGHT_Q5_K - WEIGHT_TYPES] = {"Q5_K", 256, 176, 0, 1},
@@ -53,7 +53,7 @@ const struct quantised_format *quantised_format(enum weight_type type)
         [WEIGHT_NVFP4 - WEIGHT_TYPES] = {"NVFP4", 32, 18, 32, 0},
         [WEIGHT_Q8_F32 - WEIGHT_TYPES] = {"Q8_F32", 32, 36, 0, 0},
     };
-    assert(weight_is_quantised(type));
+    assert(weight_is_quantized(type));
     return &formats[type - WEIGHT_TYPES];
 }
 
@@ -78,8 +78,8 @@ static void five_bits(int8_t q[32], const unsigned char *high, const unsigned ch
         q[l] = (int8_t)(q[l] + (int)(bits >> l & 1) * 16 - above);
 }
 
-const int8_t quantised_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-const int8_t quantised_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+const int8_t quantized_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+const int8_t quantized_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 /* 32 codes of four bits, low nibbles first, each of which stands for a number of the table */
 static void from_table(int8_t q[32], const unsigned char *bytes, const int8_t table[16])
@@ -102,7 +102,7 @@ static void six_bits(int *sc, int *m, const unsigned char s[12], size_t g)
 }
 
 /* Q4_K; Q5_K when there are high bits, 32 bytes with a bit for each group */
-static void codes_of_k(struct quantised_codes *out, const unsigned char *block, const unsigned char *high,
+static void codes_of_k(struct quantized_codes *out, const unsigned char *block, const unsigned char *high,
                        const unsigned char *bytes, size_t g)
 {
     int sc, m;
@@ -115,7 +115,7 @@ static void codes_of_k(struct quantised_codes *out, const unsigned char *block, 
     }
 }
 
-static void codes_of_q6_k(struct quantised_codes *out, const unsigned char *block, size_t g)
+static void codes_of_q6_k(struct quantized_codes *out, const unsigned char *block, size_t g)
 {
     const unsigned char *low = block + g / 4 * 64 + g % 2 * 32, *high = block + 128 + g / 4 * 32;
     const unsigned char *sc = block + 192 + 2 * g;
@@ -128,7 +128,7 @@ static void codes_of_q6_k(struct quantised_codes *out, const unsigned char *bloc
         out->scale[half] = d * (float)(int8_t)sc[half];
 }
 
-static void codes_of_grid(struct quantised_codes *out, enum weight_type type, const unsigned char *block, size_t g)
+static void codes_of_grid(struct quantized_codes *out, enum weight_type type, const unsigned char *block, size_t g)
 {
     struct grid_group v = grid_group(type, block, g, 64);
     for (size_t l = 0; l < 32; l++)
@@ -139,7 +139,7 @@ static void codes_of_grid(struct quantised_codes *out, enum weight_type type, co
 
 /* TQ1_0: a byte b holds five numbers t of 0, 1 and 2 (the last four bytes: four) as the fraction b / 256 in base 3. Groups 0..4
  * are in the first 32 bytes, one digit after the other. Then 16 bytes hold 80 numbers, and four bytes the last 16. */
-static void codes_of_tq1_0(struct quantised_codes *out, const unsigned char *block, size_t g)
+static void codes_of_tq1_0(struct quantized_codes *out, const unsigned char *block, size_t g)
 {
     static const unsigned char powers[] = {1, 3, 9, 27, 81};
     for (size_t l = 0; l < 32; l++) {
@@ -151,47 +151,47 @@ static void codes_of_tq1_0(struct quantised_codes *out, const unsigned char *blo
 }
 
 /* TQ2_0: two bits for each number */
-static void codes_of_tq2_0(struct quantised_codes *out, const unsigned char *block, size_t g)
+static void codes_of_tq2_0(struct quantized_codes *out, const unsigned char *block, size_t g)
 {
     for (size_t l = 0; l < 32; l++)
         out->q[l] = (int8_t)((block[g / 4 * 32 + l] >> 2 * (g % 4) & 3) - 1);
     out->scale[0] = out->scale[1] = half_at(block + 64);
 }
 
-static void codes_of_nvfp4(struct quantised_codes *out, const struct weight_view *w, const unsigned char *block)
+static void codes_of_nvfp4(struct quantized_codes *out, const struct weight_view *w, const unsigned char *block)
 {
     for (int half = 0; half < 2; half++) {
         float s = 0.5f * e4m3_to_f32(block[half]);
         out->scale[half] = w->divides ? s / w->tensor_scale : s * w->tensor_scale;
     }
-    from_table(out->q, block + 2, quantised_e2m1);
+    from_table(out->q, block + 2, quantized_e2m1);
 }
 
 /* group g of two */
-static void codes_of_gguf_nvfp4(struct quantised_codes *out, const struct weight_view *w, const unsigned char *block, size_t g)
+static void codes_of_gguf_nvfp4(struct quantized_codes *out, const struct weight_view *w, const unsigned char *block, size_t g)
 {
     for (size_t half = 0; half < 2; half++) {
         uint8_t s = block[2 * g + half] & 127;
         const unsigned char *bytes = block + 4 + 16 * g + 8 * half;
         out->scale[half] = (s == 127 ? 0.0f : 0.5f * e4m3_to_f32(s)) * w->tensor_scale;
         for (size_t j = 0; j < 8; j++) {
-            out->q[16 * half + j] = quantised_e2m1[bytes[j] & 15];
-            out->q[16 * half + 8 + j] = quantised_e2m1[bytes[j] >> 4];
+            out->q[16 * half + j] = quantized_e2m1[bytes[j] & 15];
+            out->q[16 * half + 8 + j] = quantized_e2m1[bytes[j] >> 4];
         }
     }
 }
 
-static void codes_of_iq4_xs(struct quantised_codes *out, const unsigned char *block, size_t g)
+static void codes_of_iq4_xs(struct quantized_codes *out, const unsigned char *block, size_t g)
 {
     unsigned high = block[2 + g / 4] >> 2 * (g % 4) & 3u, low = block[4 + g / 2] >> 4 * (g % 2) & 15u;
     out->scale[0] = out->scale[1] = half_at(block) * (float)((int)(high << 4 | low) - 32);
-    from_table(out->q, block + 8 + 16 * g, quantised_iq4);
+    from_table(out->q, block + 8 + 16 * g, quantized_iq4);
 }
 
 /* the low two bits of code l of group g */
 static int two_bits(const unsigned char bytes[64], size_t g, size_t l) { return bytes[g / 4 * 32 + l] >> 2 * (g % 4) & 3; }
 
-static void codes_of_q3_k(struct quantised_codes *out, const unsigned char *block, size_t g)
+static void codes_of_q3_k(struct quantized_codes *out, const unsigned char *block, size_t g)
 {
     const unsigned char *s = block + 96;
     for (size_t l = 0; l < 32; l++)
@@ -203,7 +203,7 @@ static void codes_of_q3_k(struct quantised_codes *out, const unsigned char *bloc
     }
 }
 
-static void codes_of_q2_k(struct quantised_codes *out, const unsigned char *block, size_t g)
+static void codes_of_q2_k(struct quantized_codes *out, const unsigned char *block, size_t g)
 {
     for (size_t l = 0; l < 32; l++)
         out->q[l] = (int8_t)two_bits(block + 16, g, l);
@@ -213,7 +213,7 @@ static void codes_of_q2_k(struct quantised_codes *out, const unsigned char *bloc
     }
 }
 
-static void codes_of_panel(struct quantised_codes *out, const struct weight_view *w, size_t row, size_t group)
+static void codes_of_panel(struct quantized_codes *out, const struct weight_view *w, size_t row, size_t group)
 {
     row += w->panel_row;
     const unsigned char *panel = (const unsigned char *)w->data + row / PANEL_ROWS * panel_bytes(w->type, w->cols);
@@ -227,18 +227,18 @@ static void codes_of_panel(struct quantised_codes *out, const struct weight_view
             out->q[l] = (int8_t)(codes[l / 4 * 64 + l % 4] - 128);
         } else {
             int code = codes[l % 16 / 4 * 64 + l % 4] >> l / 16 * 4 & 15;
-            out->q[l] = w->type == WEIGHT_IQ4_NL ? quantised_iq4[code] : (int8_t)(code - 8);
+            out->q[l] = w->type == WEIGHT_IQ4_NL ? quantized_iq4[code] : (int8_t)(code - 8);
         }
 }
 
-void quantised_codes(struct quantised_codes *out, const struct weight_view *w, size_t row, size_t group)
+void quantized_codes(struct quantized_codes *out, const struct weight_view *w, size_t row, size_t group)
 {
-    const struct quantised_format *f = quantised_format(w->type);
+    const struct quantized_format *f = quantized_format(w->type);
     if (w->panels) {
         codes_of_panel(out, w, row, group);
         return;
     }
-    size_t at = row * w->stride + group * QUANTISED_GROUP, g = at % f->numbers / QUANTISED_GROUP;
+    size_t at = row * w->stride + group * QUANTIZED_GROUP, g = at % f->numbers / QUANTIZED_GROUP;
     const unsigned char *block = (const unsigned char *)w->data + at / f->numbers * f->bytes;
     if (w->type == WEIGHT_CACHE_Q8 || w->type == WEIGHT_Q8_F32)
         out->scale[0] = f32_at(block);
@@ -264,7 +264,7 @@ void quantised_codes(struct quantised_codes *out, const struct weight_view *w, s
     case WEIGHT_Q4_K: codes_of_k(out, block, NULL, block + 16, g); break;
     case WEIGHT_Q5_K: codes_of_k(out, block, block + 16, block + 48, g); break;
     case WEIGHT_Q6_K: codes_of_q6_k(out, block, g); break;
-    case WEIGHT_MXFP4: from_table(out->q, block + 1, quantised_e2m1); break;
+    case WEIGHT_MXFP4: from_table(out->q, block + 1, quantized_e2m1); break;
     case WEIGHT_NVFP4: codes_of_nvfp4(out, w, block); break;
     case WEIGHT_GGUF_NVFP4: codes_of_gguf_nvfp4(out, w, block, g); break;
     case WEIGHT_IQ2_XXS: codes_of_grid(out, WEIGHT_IQ2_XXS, block, g); break;
@@ -280,20 +280,20 @@ void quantised_codes(struct quantised_codes *out, const struct weight_view *w, s
         nibbles(out->q, block + 4, 0);
         out->minimum[0] = out->minimum[1] = -half_at(block + 2);
         break;
-    case WEIGHT_IQ4_NL: from_table(out->q, block + 2, quantised_iq4); break;
+    case WEIGHT_IQ4_NL: from_table(out->q, block + 2, quantized_iq4); break;
     case WEIGHT_IQ4_XS: codes_of_iq4_xs(out, block, g); break;
     case WEIGHT_Q3_K: codes_of_q3_k(out, block, g); break;
     default: codes_of_q2_k(out, block, g);
     }
 }
 
-void decode_quantised(float *out, const struct weight_view *w, size_t i, size_t j, size_t count)
+void decode_quantized(float *out, const struct weight_view *w, size_t i, size_t j, size_t count)
 {
-    struct quantised_codes c;
+    struct quantized_codes c;
     for (size_t k = j; k < j + count; k++) {
-        if (k == j || k % QUANTISED_GROUP == 0)
-            quantised_codes(&c, w, i, k / QUANTISED_GROUP);
-        size_t l = k % QUANTISED_GROUP;
+        if (k == j || k % QUANTIZED_GROUP == 0)
+            quantized_codes(&c, w, i, k / QUANTIZED_GROUP);
+        size_t l = k % QUANTIZED_GROUP;
         out[k - j] = c.scale[l / 16] * (float)c.q[l] - c.minimum[l / 16];
     }
 }

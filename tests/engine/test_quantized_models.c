@@ -1,4 +1,4 @@
-/* tests/engine/test_quantised_models.c -- quantised weights in a model: what a GGUF file of every type computes, what a directory computes in
+/* tests/engine/test_quantized_models.c -- quantized weights in a model: what a GGUF file of every type computes, what a directory computes in
  * precisions q8 and q4, and that panels change no bit. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
@@ -11,7 +11,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/tiny.h"
 
-#define EVERY_TYPE "golden/gguf/quantised.gguf"
+#define EVERY_TYPE "golden/gguf/quantized.gguf"
 
 static const char *const models[] = {TINY_CHECKPOINTS(TINY_PATH) "golden/tale"};
 
@@ -22,12 +22,12 @@ static vb_model *open_so(const char *path, const char *precision, const char *re
     return m;
 }
 
-/* The model of FROM, quantised, as DIR/q.gguf, whose path is returned. */
+/* The model of FROM, quantized, as DIR/q.gguf, whose path is returned. */
 static const char *quantized(const char *dir, const char *from, struct gguf_write_options o)
 {
     static char path[128];
     vb_model *m = open_model(from);
-    struct gguf_plan *p = NULL;
+    struct vb_quantize *p = NULL;
     snprintf(path, sizeof path, "%s/q.gguf", dir);
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     assert_true(fd >= 0);
@@ -70,11 +70,11 @@ static void check_part(const struct golden *g, const json_t *fact, size_t prompt
 }
 
 /* The bound is measured, as in tests/engine/test_truth.c: runs of NumPy whose every number is moved by up to half an f32 ulp. The prompts stay
- * away from the middle between two integers, so that all of them quantise x alike. */
+ * away from the middle between two integers, so that all of them quantize x alike. */
 static void check_truth(const vb_model *m)
 {
-    json_t *facts = golden_json("quantised"), *fact;
-    struct golden g = golden_open("quantised");
+    json_t *facts = golden_json("quantized"), *fact;
+    struct golden g = golden_open("quantized");
     size_t prompt;
     json_array_foreach(facts, prompt, fact)
     {
@@ -141,8 +141,8 @@ TEST(panels_or_blocks_the_bits_are_the_same_in_every_setting)
     vb_model_close(on);
 }
 
-/* In each of them what is quantised in the file stays so. */
-TEST(of_a_quantised_file_other_precisions_change_what_is_not_quantised)
+/* In each of them what is quantized in the file stays so. */
+TEST(of_a_quantized_file_other_precisions_change_what_is_not_quantized)
 {
     static const char *const precisions[] = {"bf16", "q8", "q4"};
     for (size_t i = 0; i < COUNT(precisions); i++) {
@@ -155,10 +155,10 @@ TEST(of_a_quantised_file_other_precisions_change_what_is_not_quantised)
         assert_int_equal(a->w_uk.type, a->q_b_proj.type);
         assert_int_equal(a->w_uk.panels, i > 0);
         assert_int_equal(a->uk_transposed, i > 0);
-        assert_int_equal(on->layers[1].self_attn.w_uk.type, WEIGHT_F32); /* of a quantised kv_b_proj */
+        assert_int_equal(on->layers[1].self_attn.w_uk.type, WEIGHT_F32); /* of a quantized kv_b_proj */
         assert_int_equal(on->layers[1].self_attn.w_uv.type, WEIGHT_Q4_0);
         assert_int_equal(on->repacked_bytes, plain->repacked_bytes);
-        assert_true(i ? on->quantised_bytes > 0 && !on->rounded_bytes : on->rounded_bytes > 0 && !on->quantised_bytes);
+        assert_true(i ? on->quantized_bytes > 0 && !on->rounded_bytes : on->rounded_bytes > 0 && !on->quantized_bytes);
         snprintf(what, sizeof what, "precision %s", precisions[i]);
         check_settings(what, on, off, 0);
         vb_model_close(off);
@@ -167,7 +167,7 @@ TEST(of_a_quantised_file_other_precisions_change_what_is_not_quantised)
     }
 }
 
-TEST(a_directory_in_q8_or_q4_gives_the_bits_of_its_quantised_file)
+TEST(a_directory_in_q8_or_q4_gives_the_bits_of_its_quantized_file)
 {
     static const struct {
         const char *precision;
@@ -291,7 +291,7 @@ static const struct tensor *stored(const vb_model *m, const char *name)
     return t;
 }
 
-TEST(every_quantised_tensor_has_its_place)
+TEST(every_quantized_tensor_has_its_place)
 {
     vb_model *on = open_so(EVERY_TYPE, NULL, NULL), *off = open_so(EVERY_TYPE, NULL, "off");
     const struct mla *a = &off->layers[0].self_attn, *old = &off->layers[1].self_attn, *last = &off->mtp[0].layer.self_attn;
@@ -309,7 +309,7 @@ TEST(every_quantised_tensor_has_its_place)
     assert_true(on->layers[1].self_attn.w_uv.panels && on->layers[1].self_attn.uv_stride == 32);
 
     assert_true(!last->uk_transposed && last->w_uk.type == WEIGHT_F16 && last->uk_stride == 32 && last->w_uv.type == WEIGHT_Q8_0);
-    assert_int_equal(gate->type, WEIGHT_F32); /* the router's, Q8_0 in the file: never quantised arithmetic */
+    assert_int_equal(gate->type, WEIGHT_F32); /* the router's, Q8_0 in the file: never quantized arithmetic */
     assert_true(on->layers[0].self_attn.q_a_proj.type == WEIGHT_Q4_K && !on->layers[0].self_attn.q_a_proj.panels);
     assert_true(o->type == WEIGHT_Q8_0 && o->panels && stored(on, "model.layers.1.self_attn.o_proj.weight")->copied);
     assert_true(on->embed_tokens.type == WEIGHT_Q6_K && on->embed_tokens.data == stored(on, "model.embed_tokens.weight")->data);
@@ -323,7 +323,7 @@ TEST(every_quantised_tensor_has_its_place)
     vb_model_close(on);
 }
 
-/* Both the head and the embedding are one tensor: they are one copy, too, if it is quantised in the file. */
+/* Both the head and the embedding are one tensor: they are one copy, too, if it is quantized in the file. */
 TEST(a_tied_head_and_its_embedding_share_panels)
 {
     char dir[64], *config, *said;
@@ -369,7 +369,7 @@ TEST(progress_comes_to_its_end_on_any_number_of_threads)
         vb_model *m = NULL;
         vb_model_options o = {.precision = "q8", .threads = threads, .progress = measure, .progress_context = &meter};
         OK(vb_model_open(&m, "golden/tiny/v3", &o, &err));
-        assert_true(meter.calls && meter.done == meter.total && meter.total >= m->quantised_bytes);
+        assert_true(meter.calls && meter.done == meter.total && meter.total >= m->quantized_bytes);
         check_all_numbers(plain, m);
         vb_model_close(m);
     }
@@ -390,10 +390,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_of_every_type_computes_what_numpy_says),
         cmocka_unit_test(panels_or_blocks_the_bits_are_the_same_in_every_setting),
-        cmocka_unit_test(of_a_quantised_file_other_precisions_change_what_is_not_quantised),
-        cmocka_unit_test(a_directory_in_q8_or_q4_gives_the_bits_of_its_quantised_file),
+        cmocka_unit_test(of_a_quantized_file_other_precisions_change_what_is_not_quantized),
+        cmocka_unit_test(a_directory_in_q8_or_q4_gives_the_bits_of_its_quantized_file),
         cmocka_unit_test(panels_hold_the_numbers_of_the_blocks),
-        cmocka_unit_test(every_quantised_tensor_has_its_place),
+        cmocka_unit_test(every_quantized_tensor_has_its_place),
         cmocka_unit_test(a_tied_head_and_its_embedding_share_panels),
         cmocka_unit_test(progress_comes_to_its_end_on_any_number_of_threads),
         cmocka_unit_test(options_that_are_not_known_are_told),

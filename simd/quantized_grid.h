@@ -1,4 +1,4 @@
-/* simd/quantised_grid.h -- unpacks one group of the IQ1, IQ2 and IQ3 types of GGUF files (private to simd/).
+/* simd/quantized_grid.h -- unpacks one group of the IQ1, IQ2 and IQ3 types of GGUF files (private to simd/).
  *
  * A block has 256 weights. Its group g has four rows of eight codes from a grid (IQ3: eight rows of four codes). ls is the scale of
  * a group or a half, an unsigned integer of three or four bits. Below, |..| are the fields of a block, with their sizes in bytes:
@@ -16,11 +16,11 @@
  * weights (IQ2_XXS, IQ2_XS, IQ3_XXS), the eighth makes the number of ones even. In IQ1 a weight is
  * d (2 ls + 1) (c + 1/8) or d (2 ls + 1) (c - 1/8), where c is -1, 0 or 1: so q = 8 c + 1 or 8 c - 1, as the bit
  * `shift` says. */
-#ifndef VB_QUANTISED_GRID_H
-#define VB_QUANTISED_GRID_H
+#ifndef VB_QUANTIZED_GRID_H
+#define VB_QUANTIZED_GRID_H
 
 #include "simd/grids.h"
-#include "simd/quantised.h"
+#include "simd/quantized.h"
 
 #define GRID_INLINE static inline __attribute__((always_inline))
 #define EIGHT_BYTES(byte) ((uint64_t)(byte) * 0x0101010101010101u)

@@ -1,7 +1,7 @@
-/* tests/support/quantised.c -- GGUF files of small models made of random blocks. */
-#include "tests/support/quantised.h"
+/* tests/support/quantized.c -- GGUF files of small models made of random blocks. */
+#include "tests/support/quantized.h"
 
-#include "ops/quantise.h"
+#include "ops/quantize.h"
 
 #include <math.h>
 
@@ -88,7 +88,7 @@ static char *random_numbers(const struct block_type *t, size_t n, double size, u
     return out;
 }
 
-static void put_random(struct gguf_writer *w, struct quantised_model *q, const char *prefix, const char *name,
+static void put_random(struct gguf_writer *w, struct quantized_model *q, const char *prefix, const char *name,
                        const char *type, int ndim, const size_t *extents, double size)
 {
     char whole[64];
@@ -115,14 +115,14 @@ static void put_random(struct gguf_writer *w, struct quantised_model *q, const c
 }
 
 /* A matrix [rows, cols] of a linear layer. E > 0: those of so many experts, in one tensor. */
-static void put_linear(struct gguf_writer *w, struct quantised_model *q, const char *prefix, const char *name,
+static void put_linear(struct gguf_writer *w, struct quantized_model *q, const char *prefix, const char *name,
                        const char *type, size_t E, int rows, int cols)
 {
     size_t extents[] = {E, (size_t)rows, (size_t)cols};
     put_random(w, q, prefix, name, type, E ? 3 : 2, E ? extents : extents + 1, 1.5 / sqrt(cols));
 }
 
-static void put_norm(struct gguf_writer *w, struct quantised_model *q, const char *prefix, const char *name, int n)
+static void put_norm(struct gguf_writer *w, struct quantized_model *q, const char *prefix, const char *name, int n)
 {
     char whole[64];
     float v[512];
@@ -132,7 +132,7 @@ static void put_norm(struct gguf_writer *w, struct quantised_model *q, const cha
     put_vector(w, "", whole, v, (size_t)n);
 }
 
-static void put_random_mlp(struct gguf_writer *w, struct quantised_model *q, const char *prefix, const char *ending,
+static void put_random_mlp(struct gguf_writer *w, struct quantized_model *q, const char *prefix, const char *ending,
                            size_t E, int D, int width)
 {
     char name[32];
@@ -144,7 +144,7 @@ static void put_random_mlp(struct gguf_writer *w, struct quantised_model *q, con
     put_linear(w, q, prefix, name, NULL, E, D, width);
 }
 
-static void put_random_attention(struct gguf_writer *w, struct quantised_model *q, const struct config *c, const char *p)
+static void put_random_attention(struct gguf_writer *w, struct quantized_model *q, const struct config *c, const char *p)
 {
     int D = c->hidden_size, H = c->num_attention_heads, N = c->qk_nope_head_dim, R = c->qk_rope_head_dim, V = c->v_head_dim;
     int C = c->kv_lora_rank, Q = c->q_lora_rank;
@@ -168,7 +168,7 @@ static void put_random_attention(struct gguf_writer *w, struct quantised_model *
     put_linear(w, q, p, "attn_output", NULL, 0, D, H * V);
 }
 
-static void put_random_layer(struct gguf_writer *w, struct quantised_model *q, const struct config *c, int index)
+static void put_random_layer(struct gguf_writer *w, struct quantized_model *q, const struct config *c, int index)
 {
     int D = c->hidden_size, E = c->n_routed_experts, I = c->moe_intermediate_size;
     char p[16];
@@ -189,7 +189,7 @@ static void put_random_layer(struct gguf_writer *w, struct quantised_model *q, c
 }
 
 /* One dense layer, and an MTP module with experts. */
-static struct config quantised_config(const struct quantised_model *q)
+static struct config quantized_config(const struct quantized_model *q)
 {
     struct config c = {
         .vocab_size = 96, .hidden_size = q->large ? 256 : 64, .num_hidden_layers = 1, .num_nextn_predict_layers = 1,
@@ -204,9 +204,9 @@ static struct config quantised_config(const struct quantised_model *q)
     return c;
 }
 
-void write_quantised(const char *dir, const char *name, struct quantised_model q)
+void write_quantized(const char *dir, const char *name, struct quantized_model q)
 {
-    vb_model m = {.config = quantised_config(&q), .num_mtp = 1};
+    vb_model m = {.config = quantized_config(&q), .num_mtp = 1};
     const struct config *c = &m.config;
     int D = c->hidden_size;
     struct gguf_writer w = {0};

@@ -1,12 +1,12 @@
-/* simd/neon_quantised.c -- quantised matrices on any armv8-a. Products of bytes are added in 16 bits: there is room for two
+/* simd/neon_quantized.c -- quantized matrices on any armv8-a. Products of bytes are added in 16 bits: there is room for two
  * products of codes with eight bits (128 * 127 * 2), and for all eight of a group in a lane if the codes are small (32 * 127 * 8,
  * but 31 or less above zero). Pairs of these sums are added in 32 bits. */
 #define MOST_INTEGERS 8
 #define READY_BYTES(T) 0
-#include "simd/neon_quantised.h"
+#include "simd/neon_quantized.h"
 
 /* Returns elements 4j..4j+3 of x, repeated for each of four rows. */
-ALWAYS_INLINE int8x16_t four(const struct quantised_group *x, int j)
+ALWAYS_INLINE int8x16_t four(const struct quantized_group *x, int j)
 {
     return vreinterpretq_s8_s32(vld1q_dup_s32((const void *)(x->q + 4 * j)));
 }
@@ -29,7 +29,7 @@ ALWAYS_INLINE void widen(integers s, int R, int T, struct halves h[4][TILE_ROWS_
 }
 
 /* Codes of at most six bits: all products of a group are added in 16 bits. */
-ALWAYS_INLINE void multiply_small(integers s, int R, int T, const unsigned char *codes, const struct quantised_group *const *x, int j,
+ALWAYS_INLINE void multiply_small(integers s, int R, int T, const unsigned char *codes, const struct quantized_group *const *x, int j,
                                   int count)
 {
     struct halves h[4][TILE_ROWS_OF_X];
@@ -48,7 +48,7 @@ ALWAYS_INLINE void multiply_small(integers s, int R, int T, const unsigned char 
 }
 
 ALWAYS_INLINE void multiply_bytes(enum panel_kind kind, integers s, int R, int T, const unsigned char *codes,
-                                  const struct quantised_group *const *x, const void *ready, int j, int count)
+                                  const struct quantized_group *const *x, const void *ready, int j, int count)
 {
     (void)ready;
     if (has_small_codes(kind)) {
@@ -83,7 +83,7 @@ ALWAYS_INLINE void multiply_bytes(enum panel_kind kind, integers s, int R, int T
     FOR_QUADS FOR_ROWS s[r][t] = vpaddq_s32(sums[0][r][t], sums[1][r][t]);
 }
 
-ALWAYS_INLINE void multiply_nibbles(integers s, int R, int T, const unsigned char *codes, const struct quantised_group *const *x,
+ALWAYS_INLINE void multiply_nibbles(integers s, int R, int T, const unsigned char *codes, const struct quantized_group *const *x,
                                     const void *ready)
 {
     struct halves h[4][TILE_ROWS_OF_X];
@@ -113,7 +113,7 @@ ALWAYS_INLINE void multiply_nibbles(integers s, int R, int T, const unsigned cha
     FOR_ROWS FOR_QUADS s[r][t] = vaddq_s32(s[r][t], vdupq_n_s32(x[t]->offset8));
 }
 
-ALWAYS_INLINE int32x4_t multiply_few(const int8x16_t *q, const struct quantised_group *x, int j, int count)
+ALWAYS_INLINE int32x4_t multiply_few(const int8x16_t *q, const struct quantized_group *x, int j, int count)
 {
     int32x4_t sums[2];
     UNROLL
@@ -130,9 +130,9 @@ ALWAYS_INLINE int32x4_t multiply_few(const int8x16_t *q, const struct quantised_
 
 #include "simd/neon_open.h"
 
-void neon_matmul_quantised(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
-                           const struct quantised_group *x, size_t ldx, size_t T, void *scratch)
+void neon_matmul_quantized(float *y, size_t ldy, const struct weight_view *w, size_t n0, size_t n1,
+                           const struct quantized_group *x, size_t ldx, size_t T, void *scratch)
 {
-    const struct quantised_loops loops = {.most_sums = 12, .tile = tile_any, .open = open_panel, .few = few_rows};
-    tiled_matmul_quantised(&loops, y, ldy, w, n0, n1, x, ldx, T, scratch);
+    const struct quantized_loops loops = {.most_sums = 12, .tile = tile_any, .open = open_panel, .few = few_rows};
+    tiled_matmul_quantized(&loops, y, ldy, w, n0, n1, x, ldx, T, scratch);
 }

@@ -1,4 +1,4 @@
-/* tests/cuda/checkcuda_quantised.c -- linear layers with quantised weights (rule 2), on an emulated device. */
+/* tests/cuda/checkcuda_quantized.c -- linear layers with quantized weights (rule 2), on an emulated device. */
 #include "ops/linear.h"
 #include "ops/linear_device.h"
 #include "ops/weights.h"
@@ -7,7 +7,7 @@
 /* Random blocks, whose scales are numbers of any size, and one in many infinite or NaN. */
 static struct weight_view random_blocks(struct device *d, enum weight_type type, size_t rows, size_t cols, size_t more, uint64_t *seed)
 {
-    const struct quantised_format *f = quantised_format(type);
+    const struct quantized_format *f = quantized_format(type);
     struct weight_view w = {.type = type, .rows = rows, .cols = cols, .stride = cols + more, .tensor_scale = 0.7f, .divides = (int)random_below(seed, 2)};
     size_t blocks = rows * w.stride / f->numbers, bytes = blocks * f->bytes;
     unsigned char *data = guarded(bytes);
@@ -47,24 +47,24 @@ static const float values[] = {0.0f, -0.0f, 0x1p-149f, 0x1p-101f, 0x1.fp-101f, 0
                                -0x1p127f, INFINITY, -INFINITY, NAN};
 
 /* The first groups have tiny numbers, the next ones also large ones, and the last ones any special values. */
-TEST(quantised_x_has_the_bits_of_the_cpu)
+TEST(quantized_x_has_the_bits_of_the_cpu)
 {
     uint64_t seed = 3;
     FOR_EACH_ORDER(d)
         for (size_t K = 32; K <= 4096; K *= 4) {
-            size_t mark = guard_count, S = 3, ldx = K + 5, groups = S * K / 32, bytes = groups * sizeof(struct quantised_group);
+            size_t mark = guard_count, S = 3, ldx = K + 5, groups = S * K / 32, bytes = groups * sizeof(struct quantized_group);
             float *x = random_floats(S * ldx, &seed), *packed = guarded_floats(K);
-            struct quantised_group *want = guarded(bytes), *got = with_twin(d, guarded(bytes), bytes);
+            struct quantized_group *want = guarded(bytes), *got = with_twin(d, guarded(bytes), bytes);
             for (size_t i = 0; i < S * ldx; i++)
                 if (i / 32 % 4)
                     x[i] = values[random_below(&seed, i / 32 % 4 == 1 ? 6 : i / 32 % 4 == 2 ? 10 : COUNT(values))];
             with_twin(d, x, S * ldx * sizeof *x);
-            CASE("quantise, K=%zu", K);
-            device_run(d, quantise, S, (K / 32 + 7) / 8, 1, .y = device_at(d, got), .x = device_at(d, x), .ldx = ldx, .K = K, .heads = 1);
+            CASE("quantize, K=%zu", K);
+            device_run(d, quantize, S, (K / 32 + 7) / 8, 1, .y = device_at(d, got), .x = device_at(d, x), .ldx = ldx, .K = K, .heads = 1);
             device_read(d, got, bytes);
             for (size_t s = 0; s < S; s++) {
                 scalar_table()->pack(packed, x + s * ldx, K);
-                scalar_table()->quantise(want + s * K / 32, packed, K);
+                scalar_table()->quantize(want + s * K / 32, packed, K);
             }
             for (size_t g = 0; g < groups; g++) {
                 if (!same_bits(got[g].d, want[g].d) || memcmp(&got[g].sum, &want[g].sum, sizeof *got - sizeof got->d) != 0)
@@ -99,7 +99,7 @@ TEST(every_type_has_the_bits_of_the_cpu)
     FOR_EACH_ORDER(d)
         for (int type = WEIGHT_TYPES; type < WEIGHT_KINDS; type++)
             for (size_t i = 0; i < COUNT(rows); i++) {
-                size_t unit = quantised_format(type)->numbers;
+                size_t unit = quantized_format(type)->numbers;
                 if (is_emulated())
                     d->tensor_cores = i != 5; /* without them, tiles have at most four rows */
                 check_shape(d, type, i % 2 ? 9 : 17, (1 + i % 3 * 4) * unit, rows[i], i % 2 * unit, (int)i % 2, &seed);
@@ -114,7 +114,7 @@ TEST(sums_of_every_length_have_the_bits_of_the_cpu)
     FOR_EACH_ORDER(d)
         for (size_t t = 0; t < COUNT(types); t++)
             for (size_t i = 0; i < COUNT(sizes); i++) {
-                size_t unit = quantised_format(types[t])->numbers, K = (sizes[i] + unit - 1) / unit * unit;
+                size_t unit = quantized_format(types[t])->numbers, K = (sizes[i] + unit - 1) / unit * unit;
                 check_shape(d, types[t], 2 + 17 * (i % 2), K, 1 + i % 5, 0, i == 3, &seed);
                 if (!order_ || i % 2)
                     check_shape(d, types[t], 2 + 17 * (i % 2), K, i % 3 ? 8 : 20, 0, i == 3, &seed);
@@ -128,7 +128,7 @@ TEST(embedded_rows_have_the_bits_of_the_cpu)
         for (int type = WEIGHT_TYPES; type < WEIGHT_KINDS; type++) {
             size_t mark = guard_count;
             assert_int_equal(device_add_tables(d, type), 0);
-            struct weight_view w = random_blocks(d, type, 7, 3 * quantised_format(type)->numbers, quantised_format(type)->numbers, &seed);
+            struct weight_view w = random_blocks(d, type, 7, 3 * quantized_format(type)->numbers, quantized_format(type)->numbers, &seed);
             CASE("embed %s", weight_type_name(type));
             check_embed(d, &w, &seed);
             device_remove(d, w.data);
@@ -138,7 +138,7 @@ TEST(embedded_rows_have_the_bits_of_the_cpu)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(quantised_x_has_the_bits_of_the_cpu, release_all),
+    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(quantized_x_has_the_bits_of_the_cpu, release_all),
                                        cmocka_unit_test_teardown(embedded_rows_have_the_bits_of_the_cpu, release_all),
                                        cmocka_unit_test_teardown(every_type_has_the_bits_of_the_cpu, release_all),
                                        cmocka_unit_test_teardown(sums_of_every_length_have_the_bits_of_the_cpu, release_all)};

@@ -1,4 +1,4 @@
-/* simd/neon_quantised.h -- tiles of quantised matrices, with NEON. Three files include this header: neon_quantised.c for any
+/* simd/neon_quantized.h -- tiles of quantized matrices, with NEON. Three files include this header: neon_quantized.c for any
  * armv8-a, neon_dotprod.c and neon_i8mm.c for CPUs that have these options. Before that, each file defines how bytes are
  * multiplied:
  *
@@ -14,11 +14,11 @@
  * s[r][t] has the sums of rows 4r..4r+3 (a quad) with row t of x. Up to three rows of x (two without dotprod) are multiplied by
  * a whole panel at once. More rows of x are multiplied by one half of a panel, then by the other: so each code is taken apart
  * once for up to six rows of x (four without dotprod), and no sum is on the stack (tests/kernels/stack_access.py). */
-#ifndef VB_NEON_QUANTISED_H
-#define VB_NEON_QUANTISED_H
+#ifndef VB_NEON_QUANTIZED_H
+#define VB_NEON_QUANTIZED_H
 
 #include "simd/neon.h"
-#include "simd/quantised_tiles.h"
+#include "simd/quantized_tiles.h"
 
 typedef int32x4_t integers[4][TILE_ROWS_OF_X];
 
@@ -40,21 +40,21 @@ ALWAYS_INLINE int8x16_t numbers_of(enum panel_kind kind, const unsigned char *co
     __asm__ volatile("" : "+r"(codes)); /* compilers would keep the high nibbles in registers until they are needed */
     uint8x16_t w = vld1q_u8(codes + 64 * (i % 4));
     in_register(w);
-    return vqtbl1q_s8(vld1q_s8(quantised_iq4), i < 4 ? vandq_u8(w, vdupq_n_u8(15)) : vshrq_n_u8(w, 4));
+    return vqtbl1q_s8(vld1q_s8(quantized_iq4), i < 4 ? vandq_u8(w, vdupq_n_u8(15)) : vshrq_n_u8(w, 4));
 }
 
 /* Returns whether codes have at most six bits. */
 ALWAYS_INLINE int has_small_codes(enum panel_kind kind) { return panel_is_open(kind) && kind != PANEL_OPEN; }
 
 ALWAYS_INLINE void multiply_bytes(enum panel_kind kind, integers s, int R, int T, const unsigned char *codes,
-                                  const struct quantised_group *const *x, const void *ready, int j, int count);
-ALWAYS_INLINE void multiply_nibbles(integers s, int R, int T, const unsigned char *codes, const struct quantised_group *const *x,
+                                  const struct quantized_group *const *x, const void *ready, int j, int count);
+ALWAYS_INLINE void multiply_nibbles(integers s, int R, int T, const unsigned char *codes, const struct quantized_group *const *x,
                                     const void *ready);
-ALWAYS_INLINE int32x4_t multiply_few(const int8x16_t *q, const struct quantised_group *x, int j, int count);
+ALWAYS_INLINE int32x4_t multiply_few(const int8x16_t *q, const struct quantized_group *x, int j, int count);
 
 /* sums[t][r] = fma(s, scale * d, sums[t][r]), where s and scale belong to row r of the panel, and d to row t of x. */
 ALWAYS_INLINE void add_scaled(float (*sums)[PANEL_ROWS], int R, int T, integers s, const float32x4_t scale[4],
-                              const struct quantised_group *const *x)
+                              const struct quantized_group *const *x)
 {
     FOR_ROWS FOR_QUADS in_register(s[r][t]);
     FOR_ROWS
@@ -68,7 +68,7 @@ ALWAYS_INLINE void add_scaled(float (*sums)[PANEL_ROWS], int R, int T, integers 
 
 /* Multiplies R quads of group g of a panel of codes, from row `row` on, by T rows of x, and adds the results to the sums. */
 ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int R, int T, float (*sums)[PANEL_ROWS], const unsigned char *w, size_t g,
-                                  size_t row, const struct quantised_group *const *x, const void *ready, size_t prefetch)
+                                  size_t row, const struct quantized_group *const *x, const void *ready, size_t prefetch)
 {
     const enum weight_type type = panel_has_4_bits(kind) ? WEIGHT_Q4_0 : kind == PANEL_Q8_F32 ? WEIGHT_Q8_F32 : WEIGHT_Q8_0; /* as they are laid out */
     const unsigned char *codes = panel_codes(w, type, g), *scales = panel_scales(w, type, g);
@@ -98,7 +98,7 @@ ALWAYS_INLINE void group_of_panel(enum panel_kind kind, int R, int T, float (*su
 
 /* Does the same with an open panel. */
 ALWAYS_INLINE void group_of_open(enum panel_kind kind, int R, int T, float (*sums)[PANEL_ROWS], const struct open_panel *w, size_t g,
-                                 size_t row, const struct quantised_group *const *x, const void *ready)
+                                 size_t row, const struct quantized_group *const *x, const void *ready)
 {
     const int halves = panel_has_halves(kind) ? 2 : 1;
     float32x4_t scale[4];
@@ -126,13 +126,13 @@ ALWAYS_INLINE void group_of_open(enum panel_kind kind, int R, int T, float (*sum
 /* Multiplies a block of P panels by T rows of x. The sums of panel p and row t are at sums[p * step + t]. All panels advance
  * together, group by group, so that P streams are read from memory at once. */
 ALWAYS_INLINE void tile_of(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS], size_t P, size_t step,
-                           const struct quantised_tile *tile, const struct quantised_group *first)
+                           const struct quantized_tile *tile, const struct quantized_group *first)
 {
     const int R = 4 * T <= MOST_INTEGERS ? 4 : 2;
     for (size_t p = 0; p < P; p++)
         memset(sums + p * step, 0, (size_t)T * sizeof *sums);
     for (size_t g = 0; g < tile->groups; g++) {
-        const struct quantised_group *x[TILE_ROWS_OF_X];
+        const struct quantized_group *x[TILE_ROWS_OF_X];
         const char *ready = (const char *)tile->ready + g * READY_BYTES(T);
         FOR_ROWS x[t] = first + (size_t)t * tile->ldx + g;
         for (size_t p = 0; p < P; p++)
@@ -146,13 +146,13 @@ ALWAYS_INLINE void tile_of(enum panel_kind kind, int T, float (*sums)[PANEL_ROWS
     }
 }
 
-typedef void tile_function(float (*sums)[PANEL_ROWS], size_t P, size_t step, const struct quantised_tile *tile,
-                           const struct quantised_group *first);
+typedef void tile_function(float (*sums)[PANEL_ROWS], size_t P, size_t step, const struct quantized_tile *tile,
+                           const struct quantized_group *first);
 
 /* Functions of their own, so that compilers allocate registers for each loop alone. */
 #define TILE_OF(name, kind, T) \
     static __attribute__((noinline)) void name##_##T(float (*sums)[PANEL_ROWS], size_t P, size_t step, \
-                                                     const struct quantised_tile *tile, const struct quantised_group *first) \
+                                                     const struct quantized_tile *tile, const struct quantized_group *first) \
     { \
         tile_of(kind, T, sums, P, step, tile, first); \
     }
@@ -175,7 +175,7 @@ TILES_OF(panel_halves, PANEL_OPEN_HALVES)
 TILES_OF(panel_minimums, PANEL_OPEN_MINIMUMS)
 TILES_OF(panel_halves_minimums, PANEL_OPEN_HALVES_MINIMUMS)
 
-static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantised_tile *tile)
+static void tile_any(float (*sums)[PANEL_ROWS], size_t P, size_t T, const struct quantized_tile *tile)
 {
     static tile_function *const *const tiles[] = {panel_q8_0, panel_q4_0,   panel_q4_bf16, panel_iq4_nl,   panel_q8_f32,
                                                   panel_open, panel_halves, panel_halves,  panel_minimums, panel_halves_minimums};

@@ -1,4 +1,4 @@
-/* ops/cuda/quantised.cu -- linear layers by rule 2.
+/* ops/cuda/quantized.cu -- linear layers by rule 2.
  *
  * A warp computes a block of rule 2: 1024 numbers are 32 groups, and lane g computes the integer sums and the products of scales of
  * group g. Its group of x stays in registers for several rows of weights. The blocks of a file are not aligned, so the warp copies
@@ -8,8 +8,8 @@
 #include "ops/cuda/matmul.h"
 #include "ops/cuda/round.h"
 
-static const unsigned WARPS = THREADS_quantised1 / 32, MOST_BLOCKS = 32;
-static const unsigned X_WORDS = sizeof(struct quantised_group) / 4;
+static const unsigned WARPS = THREADS_quantized1 / 32, MOST_BLOCKS = 32;
+static const unsigned X_WORDS = sizeof(struct quantized_group) / 4;
 static const unsigned STAGE = 32 * X_WORDS; /* words: x of a block, or one row of weights: at most 36 bytes for each group, and 3 to align them */
 static const unsigned WORDS_OF_LANE = (36 * 32 + 3) / 4 / 32 + 1;
 static const unsigned SLOTS = 16; /* operands of fma, for each group: at most four, for 4 rows of x */
@@ -53,7 +53,7 @@ DEVICE void stage(uint32_t *to, const struct row_words &row)
     __syncwarp();
 }
 
-template <int T> DEVICE void load_x(struct lane_x<T> &x, uint32_t *memory, const struct quantised_group *const (&rows)[T], unsigned groups)
+template <int T> DEVICE void load_x(struct lane_x<T> &x, uint32_t *memory, const struct quantized_group *const (&rows)[T], unsigned groups)
 {
     UNROLL for (int t = 0; t < T; t++) {
         const uint32_t *from = (const uint32_t *)(const void *)rows[t];
@@ -61,7 +61,7 @@ template <int T> DEVICE void load_x(struct lane_x<T> &x, uint32_t *memory, const
         for (unsigned i = lane_of_warp(); i < groups * X_WORDS; i += 32)
             memory[i] = from[i];
         __syncwarp();
-        const struct quantised_group *g = (const struct quantised_group *)(const void *)memory + (lane_of_warp() < groups ? lane_of_warp() : 0);
+        const struct quantized_group *g = (const struct quantized_group *)(const void *)memory + (lane_of_warp() < groups ? lane_of_warp() : 0);
         UNROLL for (int i = 0; i < 8; i++)
             x.q[t][i] = ((const int32_t *)(const void *)g->q)[i];
         x.d[t] = g->d;
@@ -108,10 +108,10 @@ DEVICE float add_chain(const struct warp_memory &m, unsigned slot, unsigned chai
     return acc;
 }
 
-/* `sums` [MOST_BLOCKS or WARPS][QUANTISED_ROWS][T] has the sums of blocks. */
+/* `sums` [MOST_BLOCKS or WARPS][QUANTIZED_ROWS][T] has the sums of blocks. */
 template <int T> DEVICE void multiply(const struct matmul_args &a, float *sums, struct warp_memory *memory)
 {
-    constexpr unsigned ROWS = QUANTISED_ROWS, TILE = ROWS * T;
+    constexpr unsigned ROWS = QUANTIZED_ROWS, TILE = ROWS * T;
     const struct matmul_part &p = a.part[a.heads ? 0 : blockIdx.z];
     const size_t head = a.heads ? blockIdx.z : 0;
     const struct expert_tile tile = this_tile<T>(a);
@@ -129,11 +129,11 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *sums, 
         unsigned some = blocks - b0 < MOST_BLOCKS ? (unsigned)(blocks - b0) : MOST_BLOCKS;
         for (unsigned u = warp; u < p.side * some; u += WARPS) { /* block b0 + u % some of row group u / some */
             size_t b = b0 + u % some, n0 = first + u / some * ROWS;
-            unsigned columns = w.cols - b * DOT_BLOCK < DOT_BLOCK ? (unsigned)(w.cols - b * DOT_BLOCK) : DOT_BLOCK, groups = columns / QUANTISED_GROUP;
+            unsigned columns = w.cols - b * DOT_BLOCK < DOT_BLOCK ? (unsigned)(w.cols - b * DOT_BLOCK) : DOT_BLOCK, groups = columns / QUANTIZED_GROUP;
             unsigned rows = n0 >= w.rows ? 0 : w.rows - n0 < ROWS ? (unsigned)(w.rows - n0) : ROWS, used = columns / numbers * bytes;
             const unsigned char *at = (const unsigned char *)w.data + (head * a.w_step + n0) * row_bytes + b * block_bytes;
-            const unsigned place = lane * QUANTISED_GROUP / numbers * bytes, group = lane % (numbers / QUANTISED_GROUP); /* of this lane's group */
-            const struct quantised_group *x_rows[T];
+            const unsigned place = lane * QUANTIZED_GROUP / numbers * bytes, group = lane % (numbers / QUANTIZED_GROUP); /* of this lane's group */
+            const struct quantized_group *x_rows[T];
             struct lane_x<T> x;
             struct row_words next;
             if (!rows)
@@ -173,36 +173,36 @@ template <int T> DEVICE void multiply(const struct matmul_args &a, float *sums, 
     }
 }
 
-KERNEL(quantised1)
+KERNEL(quantized1)
 {
-    SHARED(float, sums, MOST_BLOCKS * QUANTISED_ROWS);
+    SHARED(float, sums, MOST_BLOCKS * QUANTIZED_ROWS);
     SHARED(struct warp_memory, memory, WARPS);
     multiply<1>(a, sums, memory);
 }
 
-KERNEL(quantised2)
+KERNEL(quantized2)
 {
-    SHARED(float, sums, MOST_BLOCKS * QUANTISED_ROWS * 2);
+    SHARED(float, sums, MOST_BLOCKS * QUANTIZED_ROWS * 2);
     SHARED(struct warp_memory, memory, WARPS);
     multiply<2>(a, sums, memory);
 }
 
-KERNEL(quantised4)
+KERNEL(quantized4)
 {
-    SHARED(float, sums, MOST_BLOCKS * QUANTISED_ROWS * 4);
+    SHARED(float, sums, MOST_BLOCKS * QUANTIZED_ROWS * 4);
     SHARED(struct warp_memory, memory, WARPS);
     multiply<4>(a, sums, memory);
 }
 
 /* Lane l of a warp has number l of a group. */
-KERNEL(quantise)
+KERNEL(quantize)
 {
-    size_t g = (size_t)blockIdx.y * (THREADS_quantise / 32) + threadIdx.x / 32;
-    if (g >= a.K / QUANTISED_GROUP) /* the whole warp */
+    size_t g = (size_t)blockIdx.y * (THREADS_quantize / 32) + threadIdx.x / 32;
+    if (g >= a.K / QUANTIZED_GROUP) /* the whole warp */
         return;
-    struct quantised_group *y = a.y + blockIdx.x * (a.K / QUANTISED_GROUP) + g;
-    float d, x = a.x[blockIdx.x / a.heads * a.ldx + blockIdx.x % a.heads * a.x_step + g * QUANTISED_GROUP + lane_of_warp()];
-    int32_t q = quantise_lane(x, &d);
+    struct quantized_group *y = a.y + blockIdx.x * (a.K / QUANTIZED_GROUP) + g;
+    float d, x = a.x[blockIdx.x / a.heads * a.ldx + blockIdx.x % a.heads * a.x_step + g * QUANTIZED_GROUP + lane_of_warp()];
+    int32_t q = quantize_lane(x, &d);
     int32_t sum = q;
     for (int h = 1; h < 16; h *= 2)
         sum += __shfl_xor_sync(ALL_LANES, sum, h);

@@ -1,4 +1,4 @@
-/* simd/quantised.h -- the layout of quantised weights, in the blocks of GGUF files and in panels.
+/* simd/quantized.h -- the layout of quantized weights, in the blocks of GGUF files and in panels.
  *
  * A block holds `numbers` consecutive weights of one row in `bytes` bytes. The scales d and dmin and the minimum m are
  * f16, which f32 holds exactly. The codes q are integers.
@@ -12,7 +12,7 @@
  *     Q5_K       256    176   d | dmin | 12 bytes | 32 bytes | 128 bytes    the same with 5 bits
  *     Q6_K       256    210   128 bytes | 64 bytes | 16 int8 sc | d         (d * sc) * (q - 32)
  *     MXFP4       32     17   e | 16 bytes                                  2^(e-128) * q
- *     IQ2_XXS    256     66   simd/quantised_grid.h shows the layouts       (d * (2 ls + 1) / 8) * q
+ *     IQ2_XXS    256     66   simd/quantized_grid.h shows the layouts       (d * (2 ls + 1) / 8) * q
  *     IQ2_XS     256     74   of these seven types                          the same
  *     IQ2_S      256     82                                                 the same
  *     IQ3_XXS    256     98                                                 (d * (2 ls + 1) / 4) * q
@@ -44,13 +44,13 @@
  * elements l and l + 64 of each 128 weights.
  *
  * In MXFP4 and NVFP4 a code is a number of the format E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and the same with a minus sign. The integer
- * q is twice this number (quantised_e2m1). The byte e of a block is the exponent of its scale. All 256 values of e are
+ * q is twice this number (quantized_e2m1). The byte e of a block is the exponent of its scale. All 256 values of e are
  * scales, as in ggml: 2^-128 (0) to 2^127 (255).
  *
  * In NVFP4 each half group has a scale s, and the matrix has a number t (weight_view.tensor_scale). d = fl32(s/2 * t) or, if
  * weight_view.divides is nonzero, d = fl32((s/2) / t).
  *
- * In IQ4_NL and IQ4_XS a code stands for one of 16 integers q (quantised_iq4). In IQ4_XS each group has a six-bit scale
+ * In IQ4_NL and IQ4_XS a code stands for one of 16 integers q (quantized_iq4). In IQ4_XS each group has a six-bit scale
  * sc: bits 2g and 2g + 1 of the 2 bytes are the upper bits of group g, and nibble g of the 4 bytes has the lower bits.
  *
  * In a GGUF file, the type that is called GGUF_NVFP4 here has the name NVFP4. Each 16 weights have 8 of the 32 bytes: byte j has the
@@ -80,31 +80,31 @@
  *
  * If the number of groups is odd, the second group of the last pair is filled with zeros. If the matrix has too few
  * rows for the last panel, the remaining rows of this panel are filled with zeros. */
-#ifndef VB_QUANTISED_H
-#define VB_QUANTISED_H
+#ifndef VB_QUANTIZED_H
+#define VB_QUANTIZED_H
 
 #include "simd/decode.h"
 
 #define PANEL_ROWS 16
 
-struct quantised_format {
+struct quantized_format {
     const char *name;
     unsigned numbers, bytes; /* weights in a block, and its size in bytes */
     int halves;              /* nonzero if each half of a group (16 weights) has its own scale: what is added to q to make it unsigned,
                                 32 for codes of six bits, 64 for codes of seven */
     int minimums;            /* nonzero if each group has a minimum; with `halves`, each half has one */
 };
-const struct quantised_format *quantised_format(enum weight_type type);
+const struct quantized_format *quantized_format(enum weight_type type);
 
 /* One group of a row, unpacked. q are the signed integers that rule 2 multiplies: if a type stores q + 8, q + 16 or
  * q + 32, the constant has been subtracted. */
-struct quantised_codes {
-    int8_t q[QUANTISED_GROUP];
+struct quantized_codes {
+    int8_t q[QUANTIZED_GROUP];
     float scale[2], minimum[2]; /* sw and mw of each half of the group (equal for most types); mw is 0 if the type has none */
 };
 /* the integers q of MXFP4's codes; those of IQ4_NL and IQ4_XS (kvalues_iq4nl in llama.cpp's ggml-common.h) */
-extern const int8_t quantised_e2m1[16], quantised_iq4[16];
-void quantised_codes(struct quantised_codes *out, const struct weight_view *w, size_t row, size_t group);
+extern const int8_t quantized_e2m1[16], quantized_iq4[16];
+void quantized_codes(struct quantized_codes *out, const struct weight_view *w, size_t row, size_t group);
 
 /* --- panels --- */
 
@@ -115,7 +115,7 @@ static inline size_t panel_scale_step(enum weight_type type) { return type == WE
 static inline size_t panel_pair_bytes(enum weight_type type) { return 64 + 2 * panel_code_bytes(type); }
 static inline size_t panel_bytes(enum weight_type type, size_t cols)
 {
-    return (cols / QUANTISED_GROUP + 1) / 2 * panel_pair_bytes(type);
+    return (cols / QUANTIZED_GROUP + 1) / 2 * panel_pair_bytes(type);
 }
 static inline const unsigned char *panel_scales(const unsigned char *panel, enum weight_type type, size_t group)
 {

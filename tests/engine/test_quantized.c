@@ -1,5 +1,5 @@
-/* tests/engine/test_quantised.c -- quantised weights: the engine computes what the reference does, of every type of a GGUF file and
- * whatever is mixed in it, and in the precisions q8 and q4 that quantise other weights. Runs in the repository's root. */
+/* tests/engine/test_quantized.c -- quantized weights: the engine computes what the reference does, of every type of a GGUF file and
+ * whatever is mixed in it, and in the precisions q8 and q4 that quantize other weights. Runs in the repository's root. */
 #include "tests/support/engine_support.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 #include "reference/reference.h"
 #include "tests/support/golden.h"
 #include "tests/support/gguf.h"
-#include "tests/support/quantised.h"
+#include "tests/support/quantized.h"
 
 #define LONG 40
 #define SHORT 3
@@ -171,13 +171,13 @@ static void compare(const char *path, const char *precision) { compare_some(path
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-static void compare_file(const struct quantised_model *q, const char *precision, int with_text)
+static void compare_file(const struct quantized_model *q, const char *precision, int with_text)
 {
     char dir[64], path[96], name[32];
     make_dir(dir);
     snprintf(name, sizeof name, "%s.gguf", q->name);
     snprintf(path, sizeof path, "%s/%s", dir, name);
-    write_quantised(dir, name, *q);
+    write_quantized(dir, name, *q);
     compare_some(path, precision, with_text);
     remove_dir(dir);
 }
@@ -189,15 +189,15 @@ TEST(the_engine_computes_what_the_reference_does_of_every_type)
         const char *name = block_types[i].name;
         if (!has_turn(i, 2))
             continue;
-        compare_file(&(struct quantised_model){.name = name, .types = {name}, .k_b = name, .v_b = name,
+        compare_file(&(struct quantized_model){.name = name, .types = {name}, .k_b = name, .v_b = name,
                                                .large = block_types[i].numbers > 32}, "f32", 0);
     }
 }
 
-/* As converters mix them; attention's two parts in each form, and the rest that is not quantised in each precision. */
+/* As converters mix them; attention's two parts in each form, and the rest that is not quantized in each precision. */
 TEST(the_engine_computes_what_the_reference_does_of_mixed_types)
 {
-    static const struct quantised_model models[] = {
+    static const struct quantized_model models[] = {
         {.name = "unsplit", .types = {"Q8_0", "Q4_0", "Q5_1"}, .embedding = "Q5_1", .gate = "Q8_0"},
         {.name = "half-1", .types = {"Q5_0", "BF16", "Q4_0"}, .k_b = "Q5_1", .v_b = "BF16"},
         {.name = "half-2", .types = {"F16", "Q8_0", "F32"}, .k_b = "F16", .v_b = "Q5_0", .embedding = "Q8_0", .tied = 1},
@@ -214,7 +214,7 @@ TEST(the_engine_computes_what_the_reference_does_of_mixed_types)
 
 /* ---- the file that NumPy has computed too ---------------------------------------------------------------------------- */
 
-#define EVERY_TYPE "golden/gguf/quantised.gguf"
+#define EVERY_TYPE "golden/gguf/quantized.gguf"
 
 static void check_part(const struct golden *g, size_t prompt, const char *part, const double *ours)
 {
@@ -231,8 +231,8 @@ static void check_part(const struct golden *g, size_t prompt, const char *part, 
 
 TEST(the_reference_computes_what_numpy_does_of_a_file_of_every_type)
 {
-    json_t *facts = golden_json("quantised"), *fact;
-    struct golden g = golden_open("quantised");
+    json_t *facts = golden_json("quantized"), *fact;
+    struct golden g = golden_open("quantized");
     struct reference *ref;
     size_t prompt, V, D;
     OK(reference_open(&ref, EVERY_TYPE, NULL, &err));
@@ -265,13 +265,13 @@ TEST(the_engine_computes_what_the_reference_does_of_that_file_in_every_precision
         compare(EVERY_TYPE, precisions[i]);
 }
 
-/* Latents are quantised for values; keys are computed from decoded weights, and neither queries nor latents are quantised for them. */
+/* Latents are quantized for values; keys are computed from decoded weights, and neither queries nor latents are quantized for them. */
 TEST(with_prefill_expanded_the_engine_computes_what_the_reference_does)
 {
     expanded = 1;
     compare(EVERY_TYPE, "f32");
     compare("golden/tiny/v3-mtp3", "q4");
-    compare_file(&(struct quantised_model){.name = "half", .types = {"Q5_0", "BF16", "Q4_0"}, .k_b = "Q5_1", .v_b = "BF16"}, "bf16", 1);
+    compare_file(&(struct quantized_model){.name = "half", .types = {"Q5_0", "BF16", "Q4_0"}, .k_b = "Q5_1", .v_b = "BF16"}, "bf16", 1);
     expanded = 0;
 }
 

@@ -1,4 +1,4 @@
-/* tests/ops/checkops_quantised.c -- operators on quantised matrices, alone and beside others: the bits are those of the scalar
+/* tests/ops/checkops_quantized.c -- operators on quantized matrices, alone and beside others: the bits are those of the scalar
  * kernels, row by row (checkasm holds those to the formats' definitions). */
 #include "tests/ops/checkops.h"
 #include "tests/support/turn.h"
@@ -19,9 +19,9 @@ static uint16_t random_half(uint64_t *seed)
                       random_below(seed, 2) << 15);
 }
 
-static struct weight_view random_quantised(enum weight_type type, enum how how, size_t rows, size_t cols, uint64_t *seed)
+static struct weight_view random_quantized(enum weight_type type, enum how how, size_t rows, size_t cols, uint64_t *seed)
 {
-    const struct quantised_format *f = quantised_format(type);
+    const struct quantized_format *f = quantized_format(type);
     size_t blocks = rows * cols / f->numbers;
     unsigned char *data = guarded(blocks * f->bytes), *panels;
     struct weight_view w = {.type = type, .data = data, .rows = rows, .cols = cols, .stride = cols};
@@ -46,7 +46,7 @@ static struct weight_view random_quantised(enum weight_type type, enum how how, 
 
 static struct weight_view random_view(enum weight_type type, enum how how, size_t rows, size_t cols, uint64_t *seed)
 {
-    return how == DENSE ? random_matrix(type, rows, cols, seed).view : random_quantised(type, how, rows, cols, seed);
+    return how == DENSE ? random_matrix(type, rows, cols, seed).view : random_quantized(type, how, rows, cols, seed);
 }
 
 /* W x by the scalar kernels, one row of x */
@@ -54,14 +54,14 @@ static void scalar_linear(float *y, const float *x, const struct weight_view *w)
 {
     const struct kernels *k = scalar_table();
     float packed[4096];
-    struct quantised_group groups[4096 / QUANTISED_GROUP];
+    struct quantized_group groups[4096 / QUANTIZED_GROUP];
     k->pack(packed, x, w->cols);
-    if (!weight_is_quantised(w->type)) {
+    if (!weight_is_quantized(w->type)) {
         k->matmul[w->type](y, w->rows, w, 0, w->rows, packed, packed_length(w->cols), 1, kernel_scratch());
         return;
     }
-    k->quantise(groups, packed, w->cols);
-    k->matmul_quantised(y, w->rows, w, 0, w->rows, groups, w->cols / QUANTISED_GROUP, 1, kernel_scratch());
+    k->quantize(groups, packed, w->cols);
+    k->matmul_quantized(y, w->rows, w, 0, w->rows, groups, w->cols / QUANTIZED_GROUP, 1, kernel_scratch());
 }
 
 static const struct mix {
@@ -188,7 +188,7 @@ TEST(experts_of_any_types_give_the_bits_of_each_alone)
 /* ---- attention ----
  *
  * With W_uk the unit matrix, q_abs is q_nope itself, and with W_uv the unit matrix y is o: so what stands between the two
- * can be had from the operator, and the quantised products before and after it from the scalar kernels. */
+ * can be had from the operator, and the quantized products before and after it from the scalar kernels. */
 
 static struct weight_view unit_matrices(size_t count, size_t n)
 {
@@ -208,7 +208,7 @@ static float *run(const struct kernels *k, int threads, const struct attention *
     return y;
 }
 
-TEST(attention_absorbs_quantised_keys_and_values)
+TEST(attention_absorbs_quantized_keys_and_values)
 {
     uint64_t seed = 4;
     enum { H = 3, N = 64, R = 32, V = 48, C = 96, LONG = 300 };
@@ -222,9 +222,9 @@ TEST(attention_absorbs_quantised_keys_and_values)
                     enum weight_type type = m % 2 ? WEIGHT_Q4_0 : WEIGHT_Q8_0;
                     struct attention a = {.heads = H, .nope = N, .rope = R, .value = V, .latent = C, .scale = 0.1f,
                                           .uk_stride = C, .uv_stride = V, .uk_transposed = 1};
-                    a.w_uk = random_quantised(type, m < 2 ? PANELS : BLOCKS, H * C, N, &seed);
+                    a.w_uk = random_quantized(type, m < 2 ? PANELS : BLOCKS, H * C, N, &seed);
                     a.w_uv = m == 3 ? random_matrix(WEIGHT_BF16, H * V, C, &seed).view
-                                    : random_quantised(type, m < 2 ? PANELS : BLOCKS, H * V, C, &seed);
+                                    : random_quantized(type, m < 2 ? PANELS : BLOCKS, H * V, C, &seed);
                     struct attention inside = a;
                     inside.nope = inside.value = inside.uk_stride = inside.uv_stride = C;
                     inside.uk_transposed = 0;
@@ -268,8 +268,8 @@ static void expanded_head(float *y, const struct attention *a, const float *q, c
     float natural[WIDTH], key[WIDTH], score[MOST], m[2], l[2], M = -INFINITY, L = 0.0f;
     for (size_t c = 0; c < C; c++)
         for (size_t n = 0; n < N; n++) {
-            struct quantised_codes g;
-            quantised_codes(&g, &a->w_uk, h * C + c, n / 32);
+            struct quantized_codes g;
+            quantized_codes(&g, &a->w_uk, h * C + c, n / 32);
             w_uk[c][n] = g.scale[n % 32 / 16] * (float)g.q[n % 32] - g.minimum[n % 32 / 16];
         }
     for (size_t j = 0; j < t->length; j++) {
@@ -304,7 +304,7 @@ static void expanded_head(float *y, const struct attention *a, const float *q, c
         y[v] = y[v] / L;
 }
 
-TEST(expanded_attention_decodes_quantised_keys)
+TEST(expanded_attention_decodes_quantized_keys)
 {
     uint64_t seed = 5;
     enum { H = 3, N = 64, R = 32, V = 48, C = 96, LONG = 300, S = 5 };
@@ -346,8 +346,8 @@ int main(void)
         T(layers_of_one_x_take_it_each_in_its_own_form),
         T(a_view_of_some_rows_has_their_bits),
         T(experts_of_any_types_give_the_bits_of_each_alone),
-        T(attention_absorbs_quantised_keys_and_values),
-        T(expanded_attention_decodes_quantised_keys),
+        T(attention_absorbs_quantized_keys_and_values),
+        T(expanded_attention_decodes_quantized_keys),
     };
-    return cmocka_run_group_tests_name("checkops_quantised", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("checkops_quantized", tests, NULL, NULL);
 }

@@ -1,25 +1,25 @@
-/* simd/quantised_tiles.c -- how a quantised matrix is cut into tiles, once for all vector instruction sets. As in tiles.c no
+/* simd/quantized_tiles.c -- how a quantized matrix is cut into tiles, once for all vector instruction sets. As in tiles.c no
  * choice made here can reach the bits: few rows of x want panels that are streams, each read front to back; many want
  * panels that stay in L2 while tiles of x pass over them. */
-#include "simd/quantised_tiles.h"
+#include "simd/quantized_tiles.h"
 
 #define PREFETCH 2048 /* bytes ahead in a panel that is read once, from memory */
 #define PREFETCH_L2 1024 /* the same of one that is read for every tile of x */
 
 _Static_assert(MANY_PANELS * sizeof(struct open_panel) + TILE_READY <= KERNEL_SCRATCH, "kernels.h promises too little");
 
-struct quantised_product {
-    const struct quantised_loops *v;
+struct quantized_product {
+    const struct quantized_loops *v;
     const struct weight_view *w;
     float *y;
     size_t ldy, n0, n1, ldx, T; /* rows [n0, n1) of the panels, those that w begins with counted */
-    const struct quantised_group *x;
+    const struct quantized_group *x;
     enum panel_kind kind;
-    void *ready; /* TILE_READY bytes, for struct quantised_tile */
+    void *ready; /* TILE_READY bytes, for struct quantized_tile */
 };
 
 /* the rows of panel i that are asked for: y[t][n..n + count) */
-static size_t rows_of_panel(const struct quantised_product *p, size_t i, size_t *n)
+static size_t rows_of_panel(const struct quantized_product *p, size_t i, size_t *n)
 {
     size_t first = i * PANEL_ROWS, end = min_size(first + PANEL_ROWS, p->n1);
     *n = first > p->n0 ? first : p->n0;
@@ -42,11 +42,11 @@ static inline void add_sums(float *restrict y, const float *restrict sums, size_
 }
 
 /* Rows t0..t1 of x times `count` panels from `first` on, `step` apart, in the block of groups [g, g + groups). */
-static void multiply_block(const struct quantised_product *p, size_t first, size_t count, size_t step, size_t g, size_t groups,
+static void multiply_block(const struct quantized_product *p, size_t first, size_t count, size_t step, size_t g, size_t groups,
                            const struct open_panel *opened)
 {
     const size_t bytes = panel_bytes(p->w->type, p->w->cols);
-    struct quantised_tile tile = {.kind = p->kind, .groups = groups, .ldx = p->ldx};
+    struct quantized_tile tile = {.kind = p->kind, .groups = groups, .ldx = p->ldx};
     tile.ready = p->ready;
     tile.prefetch = opened ? 0 : step > 1 || count <= TILE_PANELS ? PREFETCH : PREFETCH_L2;
     for (size_t t = 0, T; t < p->T; t += T) {
@@ -75,9 +75,9 @@ static void multiply_block(const struct quantised_product *p, size_t first, size
 }
 
 /* `count` panels, over the whole of K */
-static void multiply_panels(const struct quantised_product *p, size_t first, size_t count, size_t step, struct open_panel *opened)
+static void multiply_panels(const struct quantized_product *p, size_t first, size_t count, size_t step, struct open_panel *opened)
 {
-    size_t G = p->w->cols / QUANTISED_GROUP;
+    size_t G = p->w->cols / QUANTIZED_GROUP;
     for (size_t g = 0, groups; g < G; g += groups) {
         groups = min_size(G - g, BLOCK_GROUPS);
         for (size_t i = 0; opened && i < count; i++) {
@@ -89,9 +89,9 @@ static void multiply_panels(const struct quantised_product *p, size_t first, siz
 }
 
 /* Panel i, which is blocks, times few rows of x: nothing of it is kept. */
-static void multiply_few(const struct quantised_product *p, size_t i)
+static void multiply_few(const struct quantized_product *p, size_t i)
 {
-    size_t G = p->w->cols / QUANTISED_GROUP, n, rows = rows_of_panel(p, i, &n), first = i * PANEL_ROWS;
+    size_t G = p->w->cols / QUANTIZED_GROUP, n, rows = rows_of_panel(p, i, &n), first = i * PANEL_ROWS;
     for (size_t g = 0, groups; g < G; g += groups) {
         float sums[FEW_ROWS_OF_X][PANEL_ROWS] __attribute__((aligned(64)));
         groups = min_size(G - g, BLOCK_GROUPS);
@@ -103,7 +103,7 @@ static void multiply_few(const struct quantised_product *p, size_t i)
 
 static enum panel_kind kind_of(const struct weight_view *w)
 {
-    const struct quantised_format *f = quantised_format(w->type);
+    const struct quantized_format *f = quantized_format(w->type);
     if (w->panels && weight_is_q8(w->type))
         return w->type == WEIGHT_Q8_0 ? PANEL_Q8_0 : PANEL_Q8_F32;
     if (w->panels)
@@ -113,10 +113,10 @@ static enum panel_kind kind_of(const struct weight_view *w)
     return f->minimums ? PANEL_OPEN_MINIMUMS : PANEL_OPEN;
 }
 
-void tiled_matmul_quantised(const struct quantised_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0,
-                            size_t n1, const struct quantised_group *x, size_t ldx, size_t T, void *scratch)
+void tiled_matmul_quantized(const struct quantized_loops *v, float *y, size_t ldy, const struct weight_view *w, size_t n0,
+                            size_t n1, const struct quantized_group *x, size_t ldx, size_t T, void *scratch)
 {
-    struct quantised_product p = {v, w, y, ldy, n0 + w->panel_row, n1 + w->panel_row, ldx, T, x, kind_of(w),
+    struct quantized_product p = {v, w, y, ldy, n0 + w->panel_row, n1 + w->panel_row, ldx, T, x, kind_of(w),
                                  (struct open_panel *)scratch + MANY_PANELS};
     size_t first = p.n0 / PANEL_ROWS, end = (p.n1 + PANEL_ROWS - 1) / PANEL_ROWS;
     struct open_panel *opened = scratch; /* MANY_PANELS */

@@ -1,11 +1,11 @@
-/* tests/ops/checkops_quantise.c -- blocks of Q8_0 and Q4_0 against the rules of ops/quantise.h, said again in double, rounding by
+/* tests/ops/checkops_quantize.c -- blocks of Q8_0 and Q4_0 against the rules of ops/quantize.h, said again in double, rounding by
  * rounding. The same bytes as ggml's own functions were seen once, by hand; here the rule stands for them. */
 #include "tests/ops/checkops.h"
 
-#include "ops/quantise.h"
+#include "ops/quantize.h"
 #include "simd/decode.h"
 
-#define SIZE QUANTISE_BLOCK
+#define SIZE QUANTIZE_BLOCK
 
 static float fl32(double x) { return (float)x; }
 
@@ -36,12 +36,12 @@ static float inverse_of(float d)
 
 static void check_q8_0(const float *w)
 {
-    unsigned char block[QUANTISE_Q8_0_BYTES];
+    unsigned char block[QUANTIZE_Q8_0_BYTES];
     float m = 0.0f;
     for (int i = 0; i < SIZE; i++)
         m = fmaxf(m, fabsf(w[i]));
     float d = fl32((double)m / 127.0), id = inverse_of(d);
-    assert_int_equal(op_quantise_q8_0(block, w, SIZE), 0);
+    assert_int_equal(op_quantize_q8_0(block, w, SIZE), 0);
     check_scale(block, d);
     for (int i = 0; i < SIZE; i++) {
         int want = (int)round((double)fl32((double)w[i] * (double)id));
@@ -53,12 +53,12 @@ static void check_q8_0(const float *w)
 
 static void check_q4_0(const float *w)
 {
-    unsigned char block[QUANTISE_Q4_0_BYTES];
+    unsigned char block[QUANTIZE_Q4_0_BYTES];
     float m = 0.0f;
     for (int i = 0; i < SIZE; i++)
         m = fabsf(w[i]) > fabsf(m) ? w[i] : m;
     float d = fl32((double)m / -8.0), id = inverse_of(d);
-    assert_int_equal(op_quantise_q4_0(block, w, SIZE), 0);
+    assert_int_equal(op_quantize_q4_0(block, w, SIZE), 0);
     check_scale(block, d);
     for (int i = 0; i < SIZE; i++) {
         float shifted = fl32((double)fl32((double)w[i] * (double)id) + 8.5);
@@ -104,14 +104,14 @@ TEST(a_row_is_its_blocks_one_after_the_other_and_ends_where_it_should)
     uint64_t seed = 2;
     for (size_t blocks = 0; blocks < 6; blocks++) {
         const float *w = random_floats(blocks * SIZE, &seed);
-        unsigned char *q8 = guarded(blocks * QUANTISE_Q8_0_BYTES), *q4 = guarded(blocks * QUANTISE_Q4_0_BYTES), one[64];
-        assert_int_equal(op_quantise_q8_0(q8, w, blocks * SIZE), 0);
-        assert_int_equal(op_quantise_q4_0(q4, w, blocks * SIZE), 0);
+        unsigned char *q8 = guarded(blocks * QUANTIZE_Q8_0_BYTES), *q4 = guarded(blocks * QUANTIZE_Q4_0_BYTES), one[64];
+        assert_int_equal(op_quantize_q8_0(q8, w, blocks * SIZE), 0);
+        assert_int_equal(op_quantize_q4_0(q4, w, blocks * SIZE), 0);
         for (size_t b = 0; b < blocks; b++) {
-            op_quantise_q8_0(one, w + b * SIZE, SIZE);
-            assert_memory_equal(q8 + b * QUANTISE_Q8_0_BYTES, one, QUANTISE_Q8_0_BYTES);
-            op_quantise_q4_0(one, w + b * SIZE, SIZE);
-            assert_memory_equal(q4 + b * QUANTISE_Q4_0_BYTES, one, QUANTISE_Q4_0_BYTES);
+            op_quantize_q8_0(one, w + b * SIZE, SIZE);
+            assert_memory_equal(q8 + b * QUANTIZE_Q8_0_BYTES, one, QUANTIZE_Q8_0_BYTES);
+            op_quantize_q4_0(one, w + b * SIZE, SIZE);
+            assert_memory_equal(q4 + b * QUANTIZE_Q4_0_BYTES, one, QUANTIZE_Q4_0_BYTES);
         }
     }
 }
@@ -120,37 +120,37 @@ TEST(a_row_is_its_blocks_one_after_the_other_and_ends_where_it_should)
 TEST(what_is_not_finite_is_told)
 {
     static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
-    unsigned char blocks[3 * QUANTISE_Q8_0_BYTES];
+    unsigned char blocks[3 * QUANTIZE_Q8_0_BYTES];
     float w[3 * SIZE] = {0};
     for (size_t i = 0; i < COUNT(bad); i++)
         for (int at = 0; at < 3 * SIZE; at += 19) {
             w[at] = bad[i];
-            assert_int_equal(op_quantise_q8_0(blocks, w, 3 * SIZE), -1);
-            assert_int_equal(op_quantise_q4_0(blocks, w, 3 * SIZE), -1);
+            assert_int_equal(op_quantize_q8_0(blocks, w, 3 * SIZE), -1);
+            assert_int_equal(op_quantize_q4_0(blocks, w, 3 * SIZE), -1);
             w[at] = 0.0f;
         }
     w[40] = -65520.0f * 127.0f;
-    assert_int_equal(op_quantise_q8_0(blocks, w, 3 * SIZE), -1);
+    assert_int_equal(op_quantize_q8_0(blocks, w, 3 * SIZE), -1);
     w[40] = 65504.0f * 127.0f;
-    assert_int_equal(op_quantise_q8_0(blocks, w, 3 * SIZE), 0);
+    assert_int_equal(op_quantize_q8_0(blocks, w, 3 * SIZE), 0);
     w[40] = 65520.0f * 8.0f;
-    assert_int_equal(op_quantise_q4_0(blocks, w, 3 * SIZE), -1);
+    assert_int_equal(op_quantize_q4_0(blocks, w, 3 * SIZE), -1);
     w[40] = -65504.0f * 8.0f;
-    assert_int_equal(op_quantise_q4_0(blocks, w, 3 * SIZE), 0);
+    assert_int_equal(op_quantize_q4_0(blocks, w, 3 * SIZE), 0);
 }
 
 /* Scales around 2^-128, where the inverse overflows: numbers that come back as 0, whatever their q. */
 TEST(numbers_too_small_for_a_scale_are_zeros)
 {
-    unsigned char block[QUANTISE_Q8_0_BYTES];
+    unsigned char block[QUANTIZE_Q8_0_BYTES];
     for (int exponent = -149; exponent <= -110; exponent++) {
         float w[SIZE] = {ldexpf(1.0f, exponent), ldexpf(-1.0f, exponent - 1), -0.0f};
         CASE("2^%d", exponent);
         check_q8_0(w);
         check_q4_0(w);
-        op_quantise_q8_0(block, w, SIZE);
+        op_quantize_q8_0(block, w, SIZE);
         assert_int_equal(block[0] | block[1], 0);
-        op_quantise_q4_0(block, w, SIZE);
+        op_quantize_q4_0(block, w, SIZE);
         assert_int_equal(block[0], 0);
         assert_int_equal(block[1] & 0x7f, 0);
     }
