@@ -134,7 +134,7 @@ VECTOR_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter simd/avx% simd/neon%,$(SIMD))
 
 .DEFAULT_GOAL := all
 .PHONY: all demo train-demo serve test test-all checkasm checkasm-bench golden asan ubsan fuzz layers fmt clean help deps
-all: $(BUILD)/verbatim $(BUILD)/libverbatim.so.0 $(BUILD)/sleef.ok $(MPIS:%=$(BUILD)/verbatim-%)
+all: $(BUILD)/verbatim $(BUILD)/libverbatim.a $(BUILD)/libverbatim.so.0 $(BUILD)/sleef.ok $(MPIS:%=$(BUILD)/verbatim-%)
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -188,7 +188,8 @@ $(shell mkdir -p $(BUILD) && echo $(ONEDNN) >$(BUILD)/onednn.found)
 endif
 $(BUILD)/ops/onednn.o: $(BUILD)/onednn.found
 
-$(BUILD)/libverbatim.a: $(LIB_OBJ)
+# The library for the command and the tests, which also call functions that are not public.
+$(BUILD)/internal.a: $(LIB_OBJ)
 	$(call say,AR $@)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
@@ -196,7 +197,7 @@ $(BUILD)/libreference.a: $(REF_OBJ)
 	$(call say,AR $@)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
-$(BUILD)/verbatim: $(TOOL_OBJ) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
+$(BUILD)/verbatim: $(TOOL_OBJ) $(BUILD)/libreference.a $(BUILD)/internal.a
 	$(call say,LD $@)
 	$(Q)$(CC) $(BASE) $(CFLAGS) -o $@ $^ $(LIBS) $(EDIT) $(HTTP)
 
@@ -205,7 +206,7 @@ $(MPIS:%=$(BUILD)/tools/mpi/%.o): $(BUILD)/tools/mpi/%.o: tools/mpi/mpi.c tools/
 	$(call say,CC $< ($*))
 	$(Q)$(CC) $(BASE) $(CFLAGS) $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PC_OF_$*))) -c -o $@ $<
 
-$(MPIS:%=$(BUILD)/verbatim-%): $(BUILD)/verbatim-%: $(BUILD)/tools/mpi/%.o $(BUILD)/tools/mpi/measure.o $(filter-out $(BUILD)/tools/main.o,$(TOOL_OBJ)) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
+$(MPIS:%=$(BUILD)/verbatim-%): $(BUILD)/verbatim-%: $(BUILD)/tools/mpi/%.o $(BUILD)/tools/mpi/measure.o $(filter-out $(BUILD)/tools/main.o,$(TOOL_OBJ)) $(BUILD)/libreference.a $(BUILD)/internal.a
 	$(call say,LD $@)
 	$(Q)$(CC) $(BASE) $(CFLAGS) -o $@ $^ $(LIBS) $(EDIT) $(HTTP) $(shell pkg-config --libs $(PC_OF_$*))
 

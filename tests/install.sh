@@ -59,9 +59,11 @@ same "what is staged" "$work/staged" "$work/found"
 # names: those that verbatim.h declares, and no others
 cat engine/verbatim*.h | grep -v '^ *\*' | sed 's,/\*.*,,' | grep -oE '\bvb_[a-z0-9_]+\(' | tr -d '(' | LC_ALL=C sort -u >"$work/declared"
 [ "$(wc -l <"$work/declared")" -gt 20 ] || fail "the declarations were not found"
-nm -D --defined-only "$prefix/lib/libverbatim.so.0" | awk '{print $3}' | LC_ALL=C sort -u >"$work/shared"
+nm -D --defined-only "$prefix/lib/libverbatim.so.0" | awk '$2 != "A" {sub("@.*", "", $3); print $3}' | LC_ALL=C sort -u >"$work/shared"
 same "the shared library exports what verbatim.h declares" "$work/declared" "$work/shared"
-nm -g --defined-only "$prefix/lib/libverbatim.a" | awk 'NF == 3 {print $3}' | LC_ALL=C sort -u >"$work/static"
+nm -g --defined-only "$prefix/lib/libverbatim.a" | awk 'NF == 3 {print $3}' | LC_ALL=C sort -u >"$work/all"
+! grep -v '^vb_' "$work/all" || fail "these names of the static library do not begin with vb_"
+grep -v '^vb__' "$work/all" >"$work/static"
 same "the static library exports what verbatim.h declares" "$work/declared" "$work/static"
 
 # the header alone, in C and C++
@@ -106,6 +108,41 @@ ok "the example's fingerprint is the command's"
 "$work/static-example" golden "$prompt" >"$work/1" 2>"$work/2" && fail "the example takes a directory without a model"
 grep -q config.json "$work/2" || fail "the example's error: $(cat "$work/2")"
 ok "the example's errors"
+
+# A program with names of its own that are also names inside the library, in C and C++, shared and static. LIBRARY_UNDER_TEST: another static
+# library. With build/internal.a, whose names have no prefix, this must fail.
+static=${LIBRARY_UNDER_TEST:-$prefix/lib/libverbatim.a}
+private=$(pkg-config --static --libs verbatim | sed 's/-lverbatim//')
+"$prefix/bin/verbatim" generate golden/tale --prompt "Once upon a time" -n 8 --json | sed -n 's/.*"tokens": \[\([^]]*\)\].*/\1/p' >"$work/1"
+[ "$(tr -cd , <"$work/1" | wc -c)" -eq 7 ] || fail "the command's tokens"
+own_names() { # LANGUAGE COMPILER ...
+    language=$1
+    shift
+    # shellcheck disable=SC2046,SC2086
+    quietly "$@" -Wall -Wextra -Wpedantic -Werror tests/api/own_names.c -o "$work/shared-own" $(pkg-config --cflags --libs verbatim)
+    # shellcheck disable=SC2046,SC2086
+    quietly "$@" -Wall -Wextra -Wpedantic -Werror tests/api/own_names.c -o "$work/static-own" $(pkg-config --cflags verbatim) \
+        -x none "$static" $private
+    LD_LIBRARY_PATH="$prefix/lib" "$work/shared-own" golden/tale "Once upon a time" >"$work/2" || fail "own names, shared, $language"
+    same "a $language program with its own names, shared" "$work/1" "$work/2"
+    "$work/static-own" golden/tale "Once upon a time" >"$work/2" || fail "own names, static, $language"
+    same "a $language program with its own names, static" "$work/1" "$work/2"
+}
+own_names C "$cc" -std=c99
+if command -v g++ >/dev/null; then
+    own_names C++ g++ -std=c++11 -x c++
+else
+    echo "skipped: own names in C++, no g++"
+fi
+
+# A program that uses only the tokenizer contains no more code than if it was linked with the object files.
+for library in "$static" "$build/internal.a"; do
+    # shellcheck disable=SC2046,SC2086
+    quietly "$cc" $strict tests/api/tokenizer_alone.c -o "$work/alone" $(pkg-config --cflags verbatim) "$library" $private
+    size "$work/alone" | awk 'NR == 2 {print $1, $2, $3}'
+done >"$work/sizes"
+[ "$(sort -u "$work/sizes" | wc -l)" -eq 1 ] || fail "the sizes of a program with the tokenizer alone, text data bss: $(cat "$work/sizes")"
+ok "a program with the tokenizer alone has the size $(sort -u "$work/sizes")"
 
 # the example of training: the losses of the command
 # shellcheck disable=SC2046,SC2086

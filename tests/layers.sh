@@ -64,9 +64,29 @@ END
 plant engine/files/planted.c "the library ends the process" "exit or abort inside the library" <<'END'
 void planted_too(void); void planted_too(void) { exit(1); }
 END
+plant engine/verbatim_planted.h "a public macro without the prefix" "the public macro PLANTED does not begin with vb_ or VB_" <<'END'
+#define VERBATIM_PLANTED_H
+#define PLANTED 1
+END
+plant engine/verbatim_planted.h "a public tag without the prefix" "the public struct planted does not begin with vb_ or VB_" <<'END'
+typedef struct planted { int inner; struct vb_planted *pointer; } vb_planted;
+END
+plant engine/verbatim_planted.h "a public type without the prefix" "the public name planted_type does not begin with vb_ or VB_" <<'END'
+typedef enum vb_planted_kind { VB_PLANTED } planted_type;
+END
+plant engine/verbatim_planted.h "a public enumerator without the prefix" "the public enumerator PLANTED_TWO does not begin with vb_ or VB_" <<'END'
+enum vb_planted_number { VB_PLANTED_ONE = 1, PLANTED_TWO };
+END
+plant engine/verbatim_planted.h "a public function without the prefix" "the public name planted_call does not begin with vb_ or VB_" <<'END'
+int planted_call(int (*callback)(void), vb_planted *out);
+static inline int vb_planted_call(int value) { if (value) { return value; } return 1; }
+END
+plant engine/verbatim_planted.h "a public callback without the prefix" "the public name planted_back does not begin with vb_ or VB_" <<'END'
+typedef void (*planted_back)(void *context);
+END
 ${CC:-gcc} -c -o "$tree/objects/engine/choose/planted.o" "$tree/engine/choose/planted.c"
-noticed 12
-rm -rf "$work/planted" "$tree/engine/sub" "$tree/engine/other" "$tree"/*/planted.c "$tree"/*/*/planted.c "$tree"/objects/*/*/planted.o
+noticed 18
+rm -rf "$work/planted" "$tree/engine/sub" "$tree/engine/other" "$tree"/engine/verbatim_planted.h "$tree"/*/planted.c "$tree"/*/*/planted.c "$tree"/objects/*/*/planted.o
 
 sed 's,^engine/base: *,&engine/session ,' tools/scripts/layers.table |
     plant tools/scripts/other.table "two folders need each other" "the table has a cycle: engine/base -> engine/session -> engine/base"

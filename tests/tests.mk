@@ -11,7 +11,7 @@ CHECKASM := $(call object,checkasm%)
 # Code that tests share, in an archive, so that a program links only what it calls. Nothing calls one_test.c: its object is linked
 # to every test. fail_*.c are preloaded.
 SUPPORT  := $(BUILD)/tests/support.a
-LIBRARIES := $(BUILD)/libreference.a $(BUILD)/libverbatim.a
+LIBRARIES := $(BUILD)/libreference.a $(BUILD)/internal.a
 
 link = $(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) $(WRAP) -o $@ $(filter %.o,$^) $(filter %.a,$^)
 
@@ -54,9 +54,9 @@ ifneq ($(CUDA),yes)
 $(BUILD)/tests/checkcuda_cublas: $(BUILD)/tests/cuda/fake_image.o $(FAKE_GPU)
 $(BUILD)/tests/checkcuda_cublas: WRAP := -Wl,-rpath,'$$ORIGIN/cuda'
 endif
-$(BUILD)/tests/cuda/libcuda.so.1: $(BUILD)/tests/cuda/fake_driver.o $(EMULATOR) $(BUILD)/libverbatim.a
+$(BUILD)/tests/cuda/libcuda.so.1: $(BUILD)/tests/cuda/fake_driver.o $(EMULATOR) $(BUILD)/internal.a
 	$(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $^ -lm -lpthread
-$(BUILD)/tests/cuda/verbatim: $(BUILD)/tests/cuda/fake_image.o $(TOOL_OBJ) $(BUILD)/libreference.a $(BUILD)/libverbatim.a
+$(BUILD)/tests/cuda/verbatim: $(BUILD)/tests/cuda/fake_image.o $(TOOL_OBJ) $(BUILD)/libreference.a $(BUILD)/internal.a
 	$(Q)echo '  LD $@'; $(CC) $(BASE) $(CFLAGS) -o $@ $^ $(LIBS) $(EDIT) $(HTTP)
 
 # On a machine with a GPU and nvcc: the tests of kernels on it, whole models, and their speed. If nothing can be built there, gpu-programs makes a folder
@@ -102,7 +102,7 @@ $(FUZZERS): $(if $(GUIDED),,$(call object,fuzz_main)) $(SUPPORT) $(LIBRARIES)
 	$(link) $(if $(GUIDED),-fsanitize=fuzzer) $(LIBS) $(EDIT) $(HTTP)
 $(BUILD)/tests/checkasm: $(CHECKASM) $(SUPPORT) $(LIBRARIES)
 	$(link) $(LIBS)
-$(BUILD)/tests/sleef_hash: $(call object,sleef_hash) $(BUILD)/libverbatim.a
+$(BUILD)/tests/sleef_hash: $(call object,sleef_hash) $(BUILD)/internal.a
 	$(link) $(LIBS)
 
 # Preloaded into the command by test_io_faults and test_serve_memory.py: calls that fail.

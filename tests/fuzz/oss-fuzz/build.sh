@@ -9,7 +9,7 @@ build=build-oss-fuzz
 tools=$(make -s BUILD=$build CC="$CC" print-tools)
 # GUIDED: the kernels are left out of the sanitizers
 # shellcheck disable=SC2046,SC2086 # words of their own
-make -j"$(nproc)" GUIDED=1 BUILD=$build CC="$CC" CFLAGS="$CFLAGS" OPT=-O1 $build/libverbatim.a $build/libreference.a $build/tests/support/fuzz.o $tools \
+make -j"$(nproc)" GUIDED=1 BUILD=$build CC="$CC" CFLAGS="$CFLAGS" OPT=-O1 $build/internal.a $build/libreference.a $build/tests/support/fuzz.o $tools \
     $(for t in $targets; do echo "$build/tests/fuzz/$t.o"; done)
 
 libs=$(make -s BUILD=$build CC="$CC" print-libs)
@@ -18,7 +18,7 @@ for t in $targets; do
     more=
     [ "$t" != fuzz_manifest ] || more=$tools
     # shellcheck disable=SC2086 # words of their own
-    $CXX ${CXXFLAGS:-$CFLAGS} -fopenmp -o "$OUT/$t" "$build/tests/fuzz/$t.o" $build/tests/support/fuzz.o $more $build/libreference.a $build/libverbatim.a $LIB_FUZZING_ENGINE \
+    $CXX ${CXXFLAGS:-$CFLAGS} -fopenmp -o "$OUT/$t" "$build/tests/fuzz/$t.o" $build/tests/support/fuzz.o $more $build/libreference.a $build/internal.a $LIB_FUZZING_ENGINE \
         $libs -Wl,-rpath,'$ORIGIN/lib'
     ldd "$OUT/$t" | awk -v out="$OUT" 'index($3, out) != 1 && /lib(sleef|pcre2|jansson|md|omp|edit|numa|bsd|tinfo)/ {print $3}' | xargs -r cp -Lt "$OUT/lib"
     seeds=$(mktemp -d)
